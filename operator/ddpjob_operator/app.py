@@ -70,11 +70,8 @@ async def run(settings: Settings) -> int:
         leadership = _leadership(settings, lease_client)
         async with Client(access.configuration, may_write=leadership.held, on_response=metrics.count_request) as client:
             operator = _Operator(settings, access, client, lease_client, leadership, stop)
-            health = await operator.health.serve(settings.health_port)
-            try:
+            async with operator.health.served(settings.health_port, settings.probe_socket):
                 return await operator.run()
-            finally:
-                await health.cleanup()
 
 
 def _leadership(settings: Settings, client: Client) -> Leadership:

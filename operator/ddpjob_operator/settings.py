@@ -34,6 +34,8 @@ class Settings:
     """The watched namespaces; empty is the whole cluster."""
     trainer_image: str
     health_port: int = 8080
+    probe_socket: str = ""
+    """Path of a socket that serves the same pages to the kubelet's probes; empty: none."""
     workers: int = 32
     progress_interval_seconds: float = 10.0
     audit_interval_seconds: float = 240.0
@@ -74,6 +76,12 @@ def settings_from(arguments: Sequence[str]) -> Settings:
     parser.add_argument("--trainer-image", required=True, metavar="IMAGE", help="image of jobs that do not name one")
     parser.add_argument(
         "--health-port", type=_whole(0, 65535), default=8080, metavar="PORT", help="/livez, /readyz and /metrics"
+    )
+    parser.add_argument(
+        "--probe-socket",
+        default="",
+        metavar="PATH",
+        help="a socket with the same pages, for probes that run in the container: python -m ddpjob_operator.probe PATH /livez",
     )
     parser.add_argument(
         "--workers",

@@ -17,8 +17,8 @@ def check_same(gang: Gang, same: Mapping[str, str]) -> None:
     Raises:
         preflight.RefusedError: they did not.
     """
-    mine = preflight.Facts(rank=gang.rank, location=preflight.location(os.environ), same=same)
-    if text := preflight.disagreements_of(gang.all_gather(mine)):
+    mine = {"rank": gang.rank, "location": preflight.location(os.environ), "same": dict(same)}
+    if text := preflight.disagreements_of([preflight.Facts(**facts) for facts in gang.all_gather(mine)]):
         raise preflight.RefusedError(text)
 
 

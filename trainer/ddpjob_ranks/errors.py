@@ -18,3 +18,13 @@ class ReplacedError(RuntimeError):
 
     def __init__(self, rank: int | str) -> None:
         super().__init__(f"rank {rank} runs in another pod now, which has replaced this one")
+
+
+class ForeignMessageError(RuntimeError):
+    """What came in place of another rank's message holds more than data, and was not read."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(
+            f"rank {rank} has sent a message that is not one of this program, and nothing of it was run: another release may"
+            " run there, or a process that does not belong to the training has connected; see docs/explanation/security.md"
+        )

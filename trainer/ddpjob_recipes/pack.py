@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_recipes.folder import EncodedImages, Splits, open_folder
+from ddpjob_session.checkpoints.files import replaced
 
 MAGIC = b"DDPJOB1\n"
 #: What a packed file is called where DDPJOB_DATA_DIR names a folder, as it does in a pod.
@@ -139,21 +140,14 @@ def write_packed(splits: Splits, path: Path) -> None:
         {"classes": splits.classes, "train": len(splits.train.labels), "test": len(splits.test.labels)}
     ).encode()
     offsets = np.zeros(len(samples) + 1, dtype="<i8")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(MAGIC + len(header).to_bytes(8, "little") + header + labels_N.tobytes())
-            index_at = file.tell()
-            file.write(offsets.tobytes())
-            for number, (images, sample) in enumerate(samples):
-                offsets[number + 1] = offsets[number] + file.write(images.read(sample))
-            file.seek(index_at)
-            file.write(offsets.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path, ".") as file:
+        file.write(MAGIC + len(header).to_bytes(8, "little") + header + labels_N.tobytes())
+        index_at = file.tell()
+        file.write(offsets.tobytes())
+        for number, (images, sample) in enumerate(samples):
+            offsets[number + 1] = offsets[number] + file.write(images.read(sample))
+        file.seek(index_at)
+        file.write(offsets.tobytes())
 
 
 def _samples(splits: Splits) -> Iterator[tuple[EncodedImages, int]]:

@@ -164,3 +164,12 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 {{- end }}
+
+{{- /* The served versions of the API, as a list in CEL. */}}
+{{- define "ddpjob-operator.apiVersions" -}}
+{{- $versions := list }}
+{{- range (.Files.Get "files/crd/ddpjob.yaml" | fromYaml).spec.versions }}
+{{- if .served }}{{ $versions = append $versions (printf "ddpjob.dev/%s" .name) }}{{ end }}
+{{- end }}
+{{- toJson $versions }}
+{{- end }}

@@ -7,15 +7,36 @@ read a status that a newer release wrote; `names.py` defines their values.
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from ddpjob_operator.api.names import ConditionType, contract
+from ddpjob_operator.api.names import MAX_NODES, ConditionType, contract
 from ddpjob_operator.api.resource import Resource, Rule
 
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+def _existing(time: str) -> str:
+    """A time that exists, which the pattern alone does not say of the 31st of June. Raises ValueError otherwise."""
+    datetime.fromisoformat(time)
+    return time
+
+
+# Whoever may write the status of a job can write anything that the schema admits, and decisions count up to these numbers.
+Time = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$",
+        json_schema_extra={"format": "date-time"},
+    ),
+    AfterValidator(_existing),
+]
+#: The largest is what every JSON reader holds exactly.
+Count = Annotated[int, Field(ge=0, le=2**53)]
+NumNodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
+NodeRank = Annotated[int, Field(ge=0, le=MAX_NODES - 1)]
+AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Condition(Resource):
@@ -28,16 +49,16 @@ class Condition(Resource):
     reason: str = Field(description="Reason of the last transition, in CamelCase.")
     message: str = Field(default="", description="Explanation of the reason in one sentence.")
     last_transition_time: Time = Field(description="Time at which the condition's status last changed.")
-    observed_generation: int = Field(default=0, description="metadata.generation for which the condition was set.")
+    observed_generation: Count = Field(default=0, description="metadata.generation for which the condition was set.")
 
 
 class Restarts(Resource):
     """Restarts of the job so far."""
 
-    counted: int = Field(
+    counted: Count = Field(
         default=0, description="Restarts over the job's lifetime that count against restart.maxRestarts."
     )
-    infrastructure: int = Field(
+    infrastructure: Count = Field(
         default=0,
         description="Restarts that do not count, because the cluster caused them: lost nodes, evictions and preemptions.",
     )
@@ -48,24 +69,24 @@ class Restarts(Resource):
         default=[],
         description="Times of the restarts that do not count, within the last day and since an attempt last made progress.",
     )
-    pod_replacements: int = Field(
+    pod_replacements: Count = Field(
         default=0,
         description="Restarts, among those above, in which lost pods were replaced while the other pods of their attempt continued.",
     )
-    in_place_counted: int = Field(
+    in_place_counted: Count = Field(
         default=0,
         description="Restarts in place in the current attempt that are included in counted, or in which a pod was replaced.",
     )
-    in_a_row: int = Field(
+    in_a_row: Count = Field(
         default=0,
         description="Consecutive failures without a healthy attempt between them. The back-off delay grows with them.",
     )
-    short_in_a_row: int = Field(
+    short_in_a_row: Count = Field(
         default=0,
         description="Consecutive attempts that ended within 10 seconds of running. The back-off delay grows with them, too.",
     )
-    furthest_step: int = Field(default=0, description="Highest step that rank 0 of an earlier attempt reported.")
-    furthest_checkpoint_step: int = Field(
+    furthest_step: Count = Field(default=0, description="Highest step that rank 0 of an earlier attempt reported.")
+    furthest_checkpoint_step: Count = Field(
         default=0, description="Step of the newest checkpoint that an earlier attempt reported."
     )
 
@@ -73,18 +94,18 @@ class Restarts(Resource):
 class TimeSpent(Resource):
     """How the job spent its time, excluding suspension. Training that a failure discarded counts as lost."""
 
-    queued_seconds: int = Field(default=0, description="Seconds in which the job waited for nodes.")
-    starting_seconds: int = Field(
+    queued_seconds: Count = Field(default=0, description="Seconds in which the job waited for nodes.")
+    starting_seconds: Count = Field(
         default=0, description="Seconds in which all pods had nodes and not all ranks ran yet."
     )
-    training_seconds: int = Field(
+    training_seconds: Count = Field(
         default=0, description="Seconds in which all ranks ran, without those whose work was lost."
     )
-    lost_seconds: int = Field(
+    lost_seconds: Count = Field(
         default=0,
         description="Seconds of work that failures discarded, and of stopping pods and waiting between attempts.",
     )
-    unsaved_seconds: int | None = Field(
+    unsaved_seconds: Count | None = Field(
         default=None,
         description="Seconds of trainingSeconds since the newest checkpoint. They are lost if the current attempt fails.",
     )
@@ -97,24 +118,24 @@ class TimeSpent(Resource):
 class Progress(Resource):
     """Progress of the training, read from rank 0's latest progress line."""
 
-    step: int = Field(description="Optimizer steps that are done.")
-    total_steps: int | None = Field(default=None, description="Optimizer steps of the whole training.")
-    epoch: int | None = Field(default=None, description="Current epoch, counted from 0.")
+    step: Count = Field(description="Optimizer steps that are done.")
+    total_steps: Count | None = Field(default=None, description="Optimizer steps of the whole training.")
+    epoch: Count | None = Field(default=None, description="Current epoch, counted from 0.")
     loss: float | None = Field(default=None, description="Latest training loss.")
     samples_per_second: float | None = Field(default=None, description="Throughput of all ranks together.")
     eta: str | None = Field(default=None, description="Estimated time until the end of the training, for example 1h5m.")
-    eta_seconds: int | None = Field(
+    eta_seconds: Count | None = Field(
         default=None, description="The same as an integer: estimated seconds until the end of the training."
     )
-    checkpoint_step: int | None = Field(default=None, description="Step of the newest complete checkpoint.")
-    in_place_restarts: int | None = Field(
+    checkpoint_step: Count | None = Field(default=None, description="Step of the newest complete checkpoint.")
+    in_place_restarts: Count | None = Field(
         default=None, description="How often all ranks of this attempt have started again within their pods."
     )
     in_place_cause: str | None = Field(
         default=None,
         description="Cause of the last of these restarts, for example: rank 1 was killed by SIGKILL at step 345.",
     )
-    joined_replacements: int | None = Field(
+    joined_replacements: Count | None = Field(
         default=None,
         description="Replacements of pods in this attempt whose ranks have joined the others. Once each new pod has, it is the sum of"
         " replacedPods.replacement.",
@@ -125,7 +146,7 @@ class Progress(Resource):
     metrics: Annotated[dict[str, float], Field(max_length=contract.MAX_METRICS)] | None = Field(
         default=None, description="Further values by name, the latest of each, among them those of the last evaluation."
     )
-    alive: int | None = Field(
+    alive: Count | None = Field(
         default=None, description="Signs of life within a phase without steps, such as an evaluation."
     )
     unreadable: str | None = Field(
@@ -140,9 +161,9 @@ class Progress(Resource):
 class Failure(Resource):
     """A failure that ended an attempt, or that took pods of it away which were replaced."""
 
-    attempt: int = Field(description="Number of the attempt that failed.")
-    rank: int | None = Field(default=None, description="Node rank of the pod that caused the failure.")
-    global_rank: int | None = Field(
+    attempt: AttemptNumber = Field(description="Number of the attempt that failed.")
+    rank: NodeRank | None = Field(default=None, description="Node rank of the pod that caused the failure.")
+    global_rank: Count | None = Field(
         default=None,
         description="Rank, among all processes of the job, of the process that caused the failure; absent where only its pod is known.",
     )
@@ -152,7 +173,7 @@ class Failure(Resource):
         default=None, description="Exit code of the program, or of the worker that torchrun reports."
     )
     signal: int | None = Field(default=None, description="Number of the signal that killed the program.")
-    checkpoint_step: int | None = Field(
+    checkpoint_step: Count | None = Field(
         default=None, description="Step of the checkpoint that the program saved before it stopped on request."
     )
     replaced: bool | None = Field(
@@ -167,8 +188,8 @@ class Failure(Resource):
 class ReplacedPod(Resource):
     """A rank of the current attempt whose pod was lost and replaced."""
 
-    rank: int = Field(description="Node rank of the pod.")
-    replacement: int = Field(
+    rank: NodeRank = Field(description="Node rank of the pod.")
+    replacement: Count = Field(
         description="Number of times that the pod of this rank was replaced. It is at the end of the name of the pod, unless a spare"
         " pod took over."
     )
@@ -210,19 +231,19 @@ class DDPJobStatus(Resource):
         description="Conditions of the job: Created, Running, Restarting, Suspended, Stalled, Succeeded and Failed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    observed_generation: int = Field(default=0, description="metadata.generation that the operator has acted on.")
+    observed_generation: Count = Field(default=0, description="metadata.generation that the operator has acted on.")
     image: str | None = Field(
         default=None, description="Image of the pods where spec.image is not set; fixed when the job first ran."
     )
-    attempt: int = Field(default=1, description="Number of the current attempt, counted from 1.")
+    attempt: AttemptNumber = Field(default=1, description="Number of the current attempt, counted from 1.")
     ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
-    ready_replicas: int | None = Field(
+    ready_replicas: Annotated[int, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None, description="Number of running pods of the current attempt: the first number of ready."
     )
-    replicas: int | None = Field(
+    replicas: NumNodes | None = Field(
         default=None, description="Number of pods of the current attempt: the second number of ready."
     )
-    shrunk_from: int | None = Field(
+    shrunk_from: NumNodes | None = Field(
         default=None,
         description="With minNodes: the value of spec.nodes while the current attempt runs on fewer nodes; absent otherwise.",
     )
@@ -253,7 +274,7 @@ class DDPJobStatus(Resource):
         default=None,
         description="Time at which the job began to wait for nodes. Releasing a partly scheduled gang does not reset it.",
     )
-    give_backs: int = Field(default=0, description="How many times in a row a partly scheduled gang was released.")
+    give_backs: Count = Field(default=0, description="How many times in a row a partly scheduled gang was released.")
     scheduled_time: Time | None = Field(
         default=None, description="Time from which all pods of the current attempt had a node."
     )
@@ -261,7 +282,7 @@ class DDPJobStatus(Resource):
     checkpoint_time: Time | None = Field(
         default=None, description="Time at which the newest checkpoint of the current attempt was first reported."
     )
-    active_seconds_before: int = Field(
+    active_seconds_before: Count = Field(
         default=0, description="Seconds that earlier attempts count toward deadlines.activeSeconds."
     )
 

@@ -6,10 +6,12 @@ standbys.
 """
 
 import asyncio
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import REGISTRY, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,16 +19,21 @@ from prometheus_client.registry import Collector
 from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.job_gauges import job_gauges
+from ddpjob_operator.kube.pages import Page, served
 
 #: Longer than a watch may be silent and an attempt may take.
 STUCK_SECONDS = 300.0
 #: Longer than two audits: after the deletion of a job was missed, no event is due once an audit has dropped the job.
 FEED_SILENT_SECONDS = 600.0
 TICK_SECONDS = 0.5
+#: Metrics are rendered at most this often, however many ask for them.
+RENDERING_SECONDS = 1.0
+#: Connections that wait to be accepted.
+BACKLOG = 16
 
 
 class Health:
-    """The HTTP server for probes and metrics."""
+    """Probes and metrics."""
 
     def __init__(
         self,
@@ -47,19 +54,24 @@ class Health:
         self._feed_silent_seconds = feed_silent_seconds
         self._registry = CollectorRegistry()
         self._registry.register(_State(self))
+        self._rendering = asyncio.Lock()
+        self._rendered_at = -RENDERING_SECONDS
+        self._rendered = Page(503, b"")
         self.ready = False
         self.loop_lag_seconds = 0.0
 
-    async def serve(self, port: int) -> web.AppRunner:
-        """Listen on all addresses; `cleanup` of what is given ends it. Raises OSError if the port is taken."""
-        app = web.Application()
-        app.router.add_get("/livez", self._livez)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, port=port).start()
-        return runner
+    @asynccontextmanager
+    async def served(self, port: int, probe_socket: str = "") -> AsyncIterator[None]:
+        """Serve on all addresses, and on a socket of that path for the kubelet's probes, until the block ends.
+
+        Raises OSError if the port is taken.
+        """
+        pages = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(served(_listener(port), pages))
+            if probe_socket:
+                await stack.enter_async_context(served(_listener_at(probe_socket), pages))
+            yield
 
     async def measure_loop_lag(self) -> None:
         """Measure how late the event loop is, until cancelled."""
@@ -102,23 +114,43 @@ class Health:
             ages.add_metric([name], age)
         yield ages
 
-    async def _livez(self, _: web.Request) -> web.Response:
+    async def _livez(self) -> Page:
         faults = self.faults()
-        return web.Response(status=500 if faults else 200, text="\n".join(faults or ["ok"]) + "\n")
+        return Page(500 if faults else 200, "".join(f"{line}\n" for line in faults or ["ok"]).encode())
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self) -> Page:
         waiting = [
             informer.name for informer in self._informers if not (informer.synced.is_set() or informer.is_refused)
         ]
         if waiting:
-            return web.Response(status=503, text=f"waiting for the first list of {', '.join(waiting)}\n")
-        return web.Response(status=200 if self.ready else 503, text="ok\n" if self.ready else "starting\n")
+            return Page(503, f"waiting for the first list of {', '.join(waiting)}\n".encode())
+        return Page(200, b"ok\n") if self.ready else Page(503, b"starting\n")
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(REGISTRY) + generate_latest(self._registry),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
+    async def _metrics(self) -> Page:
+        """The metrics, not older than the request: one that comes too soon after another waits for the next rendering."""
+        asked_at = time.monotonic()
+        async with self._rendering:
+            if self._rendered_at < asked_at:
+                await asyncio.sleep(self._rendered_at + RENDERING_SECONDS - time.monotonic())
+                self._rendered_at = time.monotonic()
+                self._rendered = Page(200, generate_latest(REGISTRY) + generate_latest(self._registry))
+        return self._rendered
+
+
+def _listener(port: int) -> socket.socket:
+    """A socket for that port of all addresses, of both versions of IP where this machine has both."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def _listener_at(path: str) -> socket.socket:
+    """A socket of the file system; one of a container that was killed is replaced."""
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(BACKLOG)
+    return listener
 
 
 class _State(Collector):

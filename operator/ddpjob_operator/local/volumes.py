@@ -4,6 +4,7 @@ A process uses the file system of this machine. Therefore paths below a mount, i
 working directory, are replaced by paths below the local directory of that mount.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,6 +12,8 @@ from pathlib import Path, PurePosixPath
 from ddpjob_operator.core.model import Body
 
 TMP_DIR = "/tmp"  # noqa: S108 - a mount of the pod
+#: A DNS label (RFC 1123).
+VOLUME_NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SHM_DIR = "/dev/shm"  # noqa: S108 - shared memory, not a temporary file
 
 
@@ -36,7 +39,8 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
         tmp_folder: The pod's /tmp. Its path is short, because paths of sockets have a limited length.
 
     Raises:
-        ValueError: a mount refers to a volume that the pod does not have, or a path is outside of its volume.
+        ValueError: a mount refers to a volume that the pod does not have, or a path is outside of its volume, or the name of a
+            volume, which becomes that of a directory, is none that an API server accepts.
     """
     main = pod["spec"]["containers"][0]
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
@@ -54,6 +58,10 @@ def _volume(mount: Body, volumes: Mapping[str, Body]) -> Body:
     if mount["name"] not in volumes:
         raise ValueError(
             f"mount {mount['mountPath']} refers to volume {mount['name']!r}, which the pod does not have; add it to template.spec.volumes"
+        )
+    if not re.fullmatch(VOLUME_NAME, mount["name"]):
+        raise ValueError(
+            f"volume {mount['name']!r}: the name may have a to z, 0 to 9 and '-' only, as in a cluster; rename it"
         )
     return volumes[mount["name"]]
 

@@ -1,6 +1,8 @@
 """With `admissionPolicy.enabled` the operator's service account can touch only objects of DDPJobs, on a real API server."""
 
 import json
+import re
+from functools import partial
 
 import pytest
 
@@ -9,13 +11,22 @@ from ddpjob_operator.api import names
 from support.chart_render import RELEASE
 from testbed.kubectl import KubectlError
 
-NOT_OURS = "The operator may touch only objects that have the label ddpjob.dev/job-uid."
-NOT_OWNED = "must be owned by the DDPJob that its label ddpjob.dev/job-uid names"
+OTHER_JOB = "must name the same DDPJob"
+#: Of two policies that refuse a request, the API server's answer names one.
+NOT_OURS = f"The operator may touch only objects that have the label ddpjob.dev/job-uid|{OTHER_JOB}"
+NOT_OWNED = f"must be owned by the DDPJob that its label ddpjob.dev/job-uid names|{OTHER_JOB}"
 RELABELLED = "may not change labels or owner references"
 CONTAINERS = "may not change the containers of a pod"
-ACCOUNT = "The pods of a DDPJob may use only these service accounts: default, trainer."
+ACCOUNT = "The pods of a DDPJob may use only these service accounts: default, trainer"
 POLICY = "must concern only pods of its own DDPJob"
 SERVICE = "must be headless and must select only pods of its own DDPJob"
+NO_JOB = "no params found"
+SYSTEM = "may create nothing in the namespaces of Kubernetes itself"
+FINALIZER = "may not add finalizers"
+GRACE = "at most an hour between SIGTERM and SIGKILL"
+HOST = "only in the namespaces that an administrator has listed in the chart's value admissionPolicy.hostAccess"
+NOT_ASKED = "only as far as its DDPJob asks for it"
+TOO_DEEP = "nested more than 20 levels deep"
 NOT_FINISHED = "may delete only a finished DDPJob that has spec.ttlSecondsAfterFinished"
 
 
@@ -26,6 +37,7 @@ class Requests:
         self.kubectl, self.namespace = cluster.kubectl, namespace
         self.operator = f"--as=system:serviceaccount:{namespace}:{RELEASE}"
         self.job_uid = ""
+        self.uids = {}
 
     def refusal(self, verb, *arguments, body=None):
         """Why the API server refuses the request; empty if it does not."""
@@ -38,6 +50,28 @@ class Requests:
 
     def create(self, body, **metadata):
         return self.refusal("create", "-f", "-", body={**body, "metadata": {**body["metadata"], **metadata}})
+
+    def create_job(self, spec):
+        """Why the API server refuses a job of an administrator."""
+        metadata = {"name": "new", "namespace": self.namespace}
+        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec}
+        try:
+            self.kubectl("create", "-f", "-", "--dry-run=server", stdin=json.dumps(body))
+        except KubectlError as error:
+            return str(error)
+        return ""
+
+    def create_in(self, namespace, body, **owner):
+        """As a thief of the token would, for a job that need not exist."""
+        owners = [{**body["metadata"]["ownerReferences"][0], **owner}]
+        labels = {names.LABEL_JOB_UID: owners[0]["uid"]}
+        metadata = {**body["metadata"], "namespace": namespace, "ownerReferences": owners, "labels": labels}
+        options = ("-f", "-", "--dry-run=server", self.operator)
+        try:
+            self.kubectl("create", *options, stdin=json.dumps({**body, "metadata": metadata}))
+        except KubectlError as error:
+            return str(error)
+        return ""
 
     def patch(self, kind, name, **patch):
         return self.refusal("patch", kind, name, "--type=strategic", f"--patch={json.dumps(patch)}")
@@ -77,21 +111,45 @@ class Requests:
         return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
+def applied(cluster, bodies):
+    """Whether an administrator could create them."""
+    try:
+        cluster.kubectl.apply(bodies)
+    except KubectlError:
+        return False
+    return True
+
+
+def unexpected(answers):
+    """The refusals, by row, that do not match what is expected; empty text is no refusal."""
+    return {
+        row: got
+        for row, (got, expected) in enumerate(answers)
+        if bool(got) != bool(expected) or not re.search(expected, got)
+    }
+
+
 @pytest.fixture
 def requests(cluster):
     """A job that runs, two that have ended, of which one has a TTL, and a pod, a Service and a NetworkPolicy of somebody else."""
     namespace = cluster.namespace(restricted=False)
-    cluster.install(namespace, {"admissionPolicy": {"enabled": True, "serviceAccounts": ["default", "trainer"]}})
+    policy = {"enabled": True, "serviceAccounts": ["default", "trainer"], "hostAccess": [namespace]}
+    cluster.install(namespace, {"admissionPolicy": policy})
     cluster.wait_for_crd()
     requests = Requests(cluster, namespace)
     ttl = {"ttlSecondsAfterFinished": 60}
-    for name, limit, phase in (("running", ttl, "Running"), ("ended", ttl, "Succeeded"), ("kept", {}, "Failed")):
-        spec = {"trainer": {"recipe": "digits"}, **limit}
+    devices = {"name": "rdma", "hostPath": {"path": "/dev/infiniband"}}
+    host = {"template": {"spec": {"hostNetwork": True, "volumes": [devices]}}}
+    jobs = {"running": (ttl, "Running"), "ended": (ttl, "Succeeded"), "kept": ({}, "Failed"), "rdma": (host, "Running")}
+    for name, (more, phase) in jobs.items():
+        spec = {"trainer": {"recipe": "digits"}, **more}
         metadata = {"name": name, "namespace": namespace}
         cluster.kubectl.apply({"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec})
         status = json.dumps({"status": {"phase": phase}})
         cluster.kubectl("patch", "ddpjob", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
-    requests.job_uid = cluster.kubectl.json("get", "ddpjob", "running", "-n", namespace)["metadata"]["uid"]
+    for name in ("running", "rdma"):
+        requests.uids[name] = cluster.kubectl.json("get", "ddpjob", name, "-n", namespace)["metadata"]["uid"]
+    requests.job_uid = requests.uids["running"]
     cluster.kubectl("create", "serviceaccount", "trainer", "-n", namespace)
     cluster.kubectl("create", "serviceaccount", "powerful", "-n", namespace)
     testbed.wait_for(
@@ -99,17 +157,11 @@ def requests(cluster):
         lambda: cluster.exists("serviceaccount", "default", "-n", namespace),
         seconds=240,
     )
+    # The API server may not know the policy's parameters yet, which must concern nobody else.
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
-    cluster.kubectl.apply(
-        [
-            requests.pod("own"),
-            requests.spare("spare"),
-            requests.service("own"),
-            {**requests.pod(""), "metadata": foreign},
-            {**requests.service(""), "metadata": foreign},
-            {**requests.policy(""), "metadata": foreign},
-        ]
-    )
+    cluster.kubectl.apply([{**of(""), "metadata": foreign} for of in (requests.pod, requests.service, requests.policy)])
+    own = [requests.pod("own"), requests.spare("spare"), requests.service("own")]
+    testbed.wait_for("the API server to know DDPJobs as parameters", lambda: applied(cluster, own), seconds=240)
     testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=240)
     return requests
 
@@ -160,11 +212,62 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
         (ask.delete("ddpjob", "kept"), NOT_FINISHED),
     ]
 
-    wrong = {
-        row: got for row, (got, expected) in enumerate(answers) if expected not in got or bool(got) != bool(expected)
-    }
-    assert wrong == {}
+    assert unexpected(answers) == {}
     ask.kubectl("delete", "pod", "foreign", "-n", ask.namespace, "--dry-run=server")  # an administrator still may
+
+
+def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_namespace(requests, cluster):
+    ask, pod, service, here = requests, requests.pod, requests.service, requests.namespace
+    empty, elsewhere = cluster.namespace(restricted=False), cluster.namespace(restricted=False)
+    job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": {"command": ["true"]}}
+    for namespace in ("kube-system", elsewhere):
+        cluster.kubectl.apply({**job, "metadata": {"name": "theirs", "namespace": namespace}})
+    for namespace in ("kube-system", empty, elsewhere):
+        exists = partial(cluster.exists, "serviceaccount", "default", "-n", namespace)
+        testbed.wait_for("the default service account", exists, seconds=240)
+    invented = "11111111-2222-3333-4444-555555555555"
+    rdma = {"name": "rdma", "uid": ask.uids["rdma"]}
+    root, devices = ({"name": "h", "hostPath": {"path": path}} for path in ("/", "/dev/infiniband"))
+    second_owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "of-another-object"}
+    for namespace in ("kube-system", elsewhere):
+        testbed.wait_for(
+            f"the API server to know the job of {namespace}",
+            lambda at=namespace: NO_JOB not in ask.create_in(at, pod("p"), uid=invented, name="none"),
+            seconds=240,
+        )
+    answers = [
+        (ask.create_in(empty, pod("new"), uid=invented, name="none"), NO_JOB),
+        (ask.create_in(empty, service("new"), uid=invented, name="none"), NO_JOB),
+        (ask.create_in(elsewhere, pod("new"), uid=invented, name="none"), ""),  # what remains: see the chart's README
+        (ask.create_in("kube-system", pod("new"), uid=invented, name="none"), SYSTEM),
+        (ask.create_in(here, pod("new"), uid=invented), OTHER_JOB),
+        (ask.create_in(here, pod("new"), name="ended"), OTHER_JOB),
+        (ask.create_in(here, pod("new"), apiVersion="ddpjob.dev/v0"), NOT_OWNED),
+        (ask.create(pod("new"), ownerReferences=[*pod("")["metadata"]["ownerReferences"], second_owner]), NOT_OWNED),
+        (ask.create(pod("new"), finalizers=["example.org/stay"]), FINALIZER),
+        (ask.create(pod("new"), finalizers=["kueue.x-k8s.io/managed"]), ""),
+        (ask.patch("pod", "own", metadata={"finalizers": ["example.org/stay"]}), FINALIZER),
+        (ask.create(pod("new", terminationGracePeriodSeconds=86_400)), GRACE),
+        *((ask.create(pod("new", **{field: True})), NOT_ASKED) for field in ("hostNetwork", "hostPID", "hostIPC")),
+        (ask.create(pod("new", volumes=[root])), NOT_ASKED),
+        (ask.create_in(here, pod("new", hostNetwork=True, volumes=[devices]), **rdma), ""),
+        (ask.create_in(here, pod("new", hostNetwork=True, volumes=[root]), **rdma), NOT_ASKED),
+        (ask.create_in(here, pod("new", hostPID=True), **rdma), NOT_ASKED),
+        (ask.create_in(elsewhere, pod("new", hostPID=True), uid=invented, name="none"), HOST),
+        (ask.create_in(elsewhere, pod("new", volumes=[devices]), uid=invented, name="none"), HOST),
+    ]
+    assert unexpected(answers) == {}
+
+
+def test_a_job_is_refused_if_it_is_nested_deeper_than_any_pod(requests):
+    def refusal(depth, opening, closing):
+        value = json.loads(opening * depth + "1" + closing * depth)
+        return requests.create_job({"command": ["true"], "template": {"spec": {"x": value}}})
+
+    for opening, closing in ('{"a":', "}"), ("[", "]"):
+        assert refusal(17, opening, closing) == ""
+        assert TOO_DEEP in refusal(18, opening, closing)
+        assert TOO_DEEP in refusal(900, opening, closing)
 
 
 def test_whoever_applies_a_job_of_which_each_pod_would_train_alone_is_warned(requests):

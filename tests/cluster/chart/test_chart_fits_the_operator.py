@@ -17,6 +17,7 @@ def test_the_operator_reads_the_default_arguments():
         lease=LeaseName(namespace="ddpjob-system", name="ddpjob-operator"),
         identity="ddpjob-operator-0",
         health_port=8080,
+        probe_socket="/tmp/probes",
         workers=32,
         progress_interval_seconds=10,
         log_level="INFO",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddpjob_operator.api import crd
+from ddpjob_operator.api.names import MAX_NODES
 
 
 def test_the_schema_is_structural() -> None:
@@ -32,3 +33,23 @@ def test_every_list_says_how_it_is_merged() -> None:
         found = list(lists(version["schema"]["openAPIV3Schema"]))
         assert len(found) > 10
         assert all("x-kubernetes-list-type" in each for each in found)
+
+
+def test_every_number_and_time_of_the_status_has_bounds() -> None:
+    """A tenant may have the right to write it, and decisions count up to these numbers."""
+
+    def unbounded(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+        if schema.get("type") == "integer" and not {"minimum", "maximum"} <= schema.keys():
+            yield path
+        if schema.get("format") == "date-time" and "pattern" not in schema:
+            yield path
+        for name, inner in schema.get("properties", {}).items():
+            yield from unbounded(inner, f"{path}.{name}")
+        if "items" in schema:
+            yield from unbounded(schema["items"], path)
+
+    status = crd.job_schema()["properties"]["status"]
+    codes = {f"{failure}.{name}" for failure in ("failure", "attempts") for name in ("exitCode", "signal")}
+    assert set(unbounded(status, "")) == {f".{path}" for path in codes}
+    replicas = status["properties"]["replicas"]
+    assert (replicas["minimum"], replicas["maximum"]) == (1, MAX_NODES)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_cli import run_local
 from ddpjob_cli.__main__ import main
 from ddpjob_cli.local_runs import interrupted, write_objects
 from ddpjob_operator.api.status import DDPJobStatus, Progress
@@ -34,6 +35,18 @@ def test_a_run_that_has_not_ended_has_logs(tmp_path: Path, capsys: pytest.Captur
         "the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"
         in capsys.readouterr().err
     )
+
+
+def test_the_directory_of_a_run_is_the_users_own_and_nothing_is_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("profile").write_text("mine")
+    Path(".ddpjob").mkdir()
+    Path(".ddpjob/.gitignore").symlink_to("../profile")  # as a repository of somebody else may have it
+    folders = [run_local._new_folder("net") for _ in range(2)]
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 2
+    assert Path("profile").read_text() == "mine"
 
 
 def test_an_interrupted_run_says_what_it_saved_and_how_to_continue(

@@ -1,10 +1,13 @@
 """Objects of the API server as records, whatever they hold."""
 
+import json
 import sys
 
 import pytest
 
-from ddpjob_operator.api.names import ConditionType
+from ddpjob_operator.api.names import MAX_NODES, ConditionType
+from ddpjob_operator.core.model import Observed
+from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.records import job_of, pod_of
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
 
@@ -161,6 +164,54 @@ def test_one_field_that_a_newer_operator_writes_otherwise_loses_no_other() -> No
     given = {"attempt": 7, "conditions": [strange, done], "restarts": {"counted": "many"}}
     read = job_of(job(**given)).status
     assert (read.attempt, read.finished, read.restarts.counted) == (7, True, 0)
+
+
+HUGE = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"replicas": HUGE},
+        {"replicas": 0},
+        {"replicas": -1, "shrunkFrom": HUGE, "readyReplicas": HUGE},
+        {"attempt": HUGE},
+        {"attempt": -HUGE},
+        {"replacedPods": [{"rank": HUGE, "replacement": HUGE}, {"rank": -1, "replacement": -1}]},
+        {"restarts": {"counted": -HUGE, "infrastructure": HUGE, "inARow": HUGE, "shortInARow": -1}},
+        {"restarts": {"countedTimes": ["yesterday"], "infrastructureTimes": ["0000-00-00T00:00:00Z"]}},
+        {"activeSecondsBefore": HUGE, "giveBacks": HUGE},
+        *(
+            {name: time}
+            for name in ("startTime", "attemptStartTime", "retryTime", "queuedSince", "scheduledTime", "runningSince")
+            for time in (
+                "x",
+                "2026-13-01T00:00:00Z",
+                "2026-02-30T00:00:00Z",
+                "0001-01-01T00:00:00Z",
+                "9999-12-31T23:59:59Z",
+            )
+        ),
+        {
+            "progress": {"step": HUGE, "checkpointStep": -1, "etaSeconds": HUGE},
+            "checkpointTime": "2026-13-01T00:00:00Z",
+        },
+        {"time": {"queuedSeconds": HUGE, "trainingSeconds": -HUGE, "until": TIME}},
+        {"failure": {"attempt": HUGE, "rank": HUGE, "reason": "x", "time": TIME}},
+    ],
+)
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Restarting"])
+def test_whatever_a_tenant_has_written_into_the_status_a_decision_is_made(status, phase) -> None:
+    record = job_of(job(**{"phase": phase, "attempt": 2, **status}))
+    decided = plan(Observed(job=record, pods=(), trainer_image="x"), 1_800_000_000.0)
+    assert len(json.dumps([action.body for action in decided.actions if hasattr(action, "body")])) < 10**8
+
+
+def test_a_number_of_the_status_beyond_its_bounds_counts_as_the_bound_and_nothing_else_is_lost() -> None:
+    status = {"attempt": 2, "replicas": HUGE, "restarts": {"counted": -3, "inARow": 2, "furthestStep": HUGE}}
+    read = job_of(job(**status)).status
+    assert (read.attempt, read.replicas) == (2, MAX_NODES)
+    assert (read.restarts.counted, read.restarts.in_a_row, read.restarts.furthest_step) == (0, 2, 2**53)
 
 
 def test_the_template_of_a_user_is_read_whole_although_the_spec_has_a_newer_release_s_field() -> None:

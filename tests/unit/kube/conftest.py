@@ -14,6 +14,7 @@ IN_REAL_TIME = {
     "test_kopf_ends",
     "test_lists",
     "test_lost_namespaces",
+    "test_pages",
     "test_settings",
     "test_transport",
     "test_turns_of_the_loop",

@@ -26,5 +26,5 @@ async def test_a_restart_is_asked_for_only_where_it_repairs_something(
 ) -> None:
     watch: Any = SimpleNamespace(name="pods", stuck_seconds=stuck, stale_seconds=stale, is_refused=False)
     store = new_store()
-    answer = await Health(store, [watch], lambda: feed_silent, lambda: True)._livez(None)
-    assert (answer.status, answer.text) == (200 if said == "ok" else 500, f"{said}\n")
+    answer = await Health(store, [watch], lambda: feed_silent, lambda: True)._livez()
+    assert (answer.status, answer.text.decode()) == (200 if said == "ok" else 500, f"{said}\n")

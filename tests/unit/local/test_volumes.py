@@ -107,6 +107,14 @@ def test_a_mount_without_its_volume_is_refused(tmp_path: Path) -> None:
         mounts_of(body, (), tmp_path, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../../../outside", "/etc", "..", "a/b", ""])
+def test_the_name_of_a_volume_chooses_no_directory_elsewhere(tmp_path: Path, name: str) -> None:
+    body = pod({"name": name, "emptyDir": {}}, {"mountPath": "/mnt", "name": name})
+    with pytest.raises(ValueError, match="a to z, 0 to 9 and '-' only"):
+        mounts_of(body, (), tmp_path / "run/volumes", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -3,9 +3,12 @@
 What CUDA shows is given, and what creates process groups, so that all of it runs without a GPU.
 """
 
+import io
 import os
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from ddpjob_ranks import distributed
-from ddpjob_ranks.distributed import is_out_of_memory, is_peer_loss
-from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.distributed import Gang, is_out_of_memory, is_peer_loss
+from ddpjob_ranks.errors import ConfigError, ForeignMessageError
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_ranks.limits import Limits
 from support.workers import worker
@@ -186,16 +189,54 @@ def test_a_store_that_is_lost_with_no_other_to_come_ends_the_rank(monkeypatch, m
         distributed.meet(worker(1 if mine is None else 0, 2), {}, torch.device("cpu"))
 
 
+class Program:
+    """Runs when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """A function that gives what rank 0 of two gathers, where rank 1 has sent these bytes."""
+    gang = Gang(rank=0, world_size=2, device=torch.device("cpu"), control=None)
+
+    def gather(value, sent):
+        def all_gather(outputs, mine, **_):
+            theirs = (
+                torch.tensor([len(sent)]) if mine.dtype == torch.int64 else torch.frombuffer(sent, dtype=torch.uint8)
+            )
+            for output, message in zip(outputs, (mine, theirs), strict=True):
+                output[: len(message)] = message
+
+        monkeypatch.setattr(dist, "all_gather", all_gather)
+        return gang.all_gather(value)
+
+    return gather
+
+
+def message(value: object) -> bytearray:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return bytearray(file.getvalue())
+
+
+def test_what_another_rank_sends_is_data_and_never_runs(gathered, tmp_path):
+    program = Program(tmp_path / "ran")
+    pickled = bytearray(pickle.dumps(program, protocol=2))
+    for sent in (message(program), message([{"a": program}]), pickled, bytearray(b"none of this"), bytearray(b"x")):
+        for value in ("mine", "a longer message than the other one" * 100):
+            with pytest.raises(ForeignMessageError, match="rank 1 has sent a message that is not one of this program"):
+                gathered(value, sent)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
-    ("kind", "changed", "expected"),
-    [
-        ("ProcessGroupNCCL", {}, "NCCL by ProcessGroupNCCL, set by 7 variables"),
-        ("ProcessGroupNCCL", {"TORCH_NCCL_ENABLE_TIMING": "0"}, "not as ddpjob sets them: TORCH_NCCL_ENABLE_TIMING=0"),
-        ("ProcessGroupNCCL2", {}, "TORCH_DIST_USE_NCCL2=0 has no effect in torch"),
-        ("ProcessGroupNCCL2", {"TORCH_DIST_USE_NCCL2": "1"}, "not as ddpjob sets them: TORCH_DIST_USE_NCCL2=1"),
-    ],
+    "value", [None, 7, 2**70, -1.5, True, "text", b"bytes", [("a", 1)], ({3, 1}, None, 5), {"version": {1: ["x"]}}]
 )
-def test_what_nccl_was_told_is_compared_with_what_runs(kind, changed, expected):
-    found = distributed.nccl_in_effect(type(kind, (), {})(), distributed.NCCL_SETTINGS | changed)
-    assert expected in found
-    assert ("has no effect" in found) == (kind == "ProcessGroupNCCL2" and not changed)
+def test_ranks_gather_values_of_any_kind_and_length(gathered, value):
+    assert gathered(value, message("the other" * 1000)) == [value, "the other" * 1000]
+    assert gathered("mine" * 1000, message(value)) == ["mine" * 1000, value]

@@ -4,7 +4,9 @@ import errno
 import hashlib
 import json
 import os
+import re
 import resource
+import secrets
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -135,6 +137,54 @@ def test_files_of_a_crashed_writer_are_removed(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("suffix", ["pt", "json"])
+def test_no_file_is_written_through_a_link_that_a_neighbour_on_the_volume_has_planted(tmp_path, monkeypatch, suffix):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"kept")
+    checkpoints = folder(tmp_path / "job")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    name = f"step-0000000005-attempt-1-u1.{suffix}"
+    for link in (f".unfinished-guessed-{name}", name):
+        (tmp_path / "job" / link).symlink_to(precious)
+    with pytest.raises(FileExistsError):
+        save(checkpoints, 5, b"five")
+    save(checkpoints, 5, b"five")  # the failed save has removed the link
+    assert newest(checkpoints) == (5, b"five")
+    assert precious.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("linked", ["ns", "ns/job"])
+def test_a_link_in_place_of_the_folder_of_a_volume_is_refused(tmp_path, monkeypatch, linked):
+    monkeypatch.setattr(contract, "CHECKPOINT_DIR", str(tmp_path / "volume"))
+    (other := tmp_path / "volume" / "other").mkdir(parents=True)
+    (other / ".unfinished-1").touch()
+    (tmp_path / "volume" / linked).parent.mkdir(exist_ok=True)
+    (tmp_path / "volume" / linked).symlink_to(other)
+    with pytest.raises(ConfigError, match=f"{linked} is a symbolic link"):
+        folder(tmp_path / "volume" / "ns" / "job")
+    assert [path.name for path in other.iterdir()] == [".unfinished-1"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, '{"uid": "u1", "attempt": 1e400}', '{"uid": "u1", "attempt": "' + "9" * 5000 + '"}', None],
+)
+def test_a_forged_claim_or_manifest_ends_no_run(tmp_path, content):
+    def forge(name: str) -> None:
+        (tmp_path / name).unlink(missing_ok=True)
+        if content is None:
+            os.mkfifo(tmp_path / name)  # whoever opens it to read would wait for a writer
+        else:
+            (tmp_path / name).write_text(content)
+
+    forge("claim.json")
+    checkpoints = folder(tmp_path)
+    save(checkpoints, 5, b"five")
+    forge("step-0000000009-attempt-1-u1.json")
+    forge(f"step-{'9' * 200}-attempt-1-u1.json")
+    assert newest(checkpoints) == (5, b"five")
+
+
 @pytest.mark.parametrize(
     ("environ", "owner"),
     [
@@ -245,7 +295,7 @@ def test_each_file_and_its_name_are_on_the_disk_before_the_next_operation(tmp_pa
 
         def operation(target: int | Path, *others: object) -> object:
             path = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
-            operations.append((name, path.name.replace(f".unfinished-{os.uname().nodename}-{os.getpid()}-", "new ")))
+            operations.append((name, re.sub(r"^\.unfinished-\w{16}-", "new ", path.name)))
             return original(target, *others)
 
         monkeypatch.setattr(os, name, operation)

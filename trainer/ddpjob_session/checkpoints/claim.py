@@ -119,7 +119,8 @@ class Claim:
                 attempt=int(content["attempt"]),
                 replacement=int(content.get("replacement", 0)),  # which an earlier release does not write
             )
-        except (ValueError, TypeError, KeyError):  # the storage damaged it, as no writer leaves such a claim
+        # No writer leaves such a claim: the storage has damaged it, or somebody else who may write there has forged it.
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None, seen[1]
         if found.uid == self.owner.uid and found.number > self.owner.number:
             raise Fenced(self._refusal(found))

@@ -1,11 +1,15 @@
 """A folder as the storage of checkpoints: each file and its name are flushed to the disk before the next operation."""
 
 import hashlib
+import io
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
@@ -30,8 +34,9 @@ class Folder:
         """Create the folder.
 
         Raises:
-            ConfigError: a part of its path is a file, or this user may not create it.
+            ConfigError: a part of its path is a file or a planted link, or this user may not create it.
         """
+        self._refuse_links()
         try:
             make_folder(self.path)
         except (FileExistsError, NotADirectoryError) as error:
@@ -51,7 +56,7 @@ class Folder:
 
     def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
         """See `Storage`."""
-        with (self.path / name).open("rb", buffering=0) as file:
+        with _opened(self.path / name) as file:
             content = bytearray(os.fstat(file.fileno()).st_size)
             digest = hashlib.sha256()
             done = 0
@@ -64,17 +69,8 @@ class Folder:
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
         """Write a temporary file, flush it to the disk, and rename it."""
-        # Processes of several pods share the folder, and each of them may have the same pid.
-        temporary = self.path / f"{UNFINISHED_PREFIX}{os.uname().nodename}-{os.getpid()}-{name}"
-        try:
-            with temporary.open("wb") as opened:
-                file = ChecksummedFile(opened.write).fill(write)
-                opened.flush()
-                os.fsync(opened.fileno())
-            temporary.replace(self.path / name)
-        except BaseException:  # on a full disk an unfinished file would take the space that the next one needs
-            temporary.unlink(missing_ok=True)
-            raise
+        with replaced(self.path / name, UNFINISHED_PREFIX) as opened:
+            file = ChecksummedFile(opened.write).fill(write)
         sync_folder(self.path)
         return file
 
@@ -85,9 +81,12 @@ class Folder:
     def look(self, name: str) -> tuple[bytes, Version] | None:
         """The content, which is its own version."""
         try:
-            content = (self.path / name).read_bytes()
+            with _opened(self.path / name) as file:
+                content = file.read()
         except FileNotFoundError:
             return None
+        except ValueError:  # whatever it is, `replace` puts a file in its place
+            content = b""
         return content, content
 
     def replace(self, name: str, content: bytes, version: Version | None) -> bool:
@@ -105,11 +104,56 @@ class Folder:
             raise self._not_writable(error) from error
         return True
 
+    def _refuse_links(self) -> None:
+        """Raise ConfigError if whoever else may write on a job's volume has put a link in place of the folder.
+
+        Elsewhere links are those of the user, whose home often has some to larger disks.
+        """
+        volume = Path(contract.CHECKPOINT_DIR)
+        for path in (self.path, *self.path.parents):
+            if volume in path.parents and path.is_symlink():
+                raise ConfigError(
+                    f"checkpoint folder {self.path}: {path} is a symbolic link, and checkpoints are written only to folders of"
+                    " the volume itself, because others may write there too; remove the link"
+                )
+
     def _not_writable(self, error: PermissionError) -> ConfigError:
         return ConfigError(
             f"checkpoint folder {self.path}: uid {os.getuid()} cannot write it ({error.strerror}); make the volume"
             " writable for that uid, or set template.spec.securityContext (fsGroup, runAsUser)"
         )
+
+
+@contextmanager
+def replaced(path: Path, prefix: str) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends, on the disk; after an exception nothing of it is left.
+
+    Its own name begins with `prefix`, cannot be guessed, and must be new: whoever else may write in the folder could
+    otherwise have made it a link to a file elsewhere.
+    """
+    temporary = path.with_name(f"{prefix}{secrets.token_hex(8)}-{path.name}")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:  # on a full disk an unfinished file would take the space that the next one needs
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _opened(path: Path) -> io.FileIO:
+    """A regular file, to be read without a buffer.
+
+    Raises:
+        ValueError: it is something else. A pipe would block whoever opens it.
+    """
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError(f"{path} is not a regular file")
+    return file
 
 
 def make_folder(folder: Path) -> None:

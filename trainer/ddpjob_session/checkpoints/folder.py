@@ -28,8 +28,9 @@ from ddpjob_session.checkpoints.storage import UNFINISHED_PREFIX, ChecksummedFil
 PATIENCE_SECONDS = 480.0
 #: Wait before a save is repeated.
 RETRY_SECONDS = 10.0
-#: The name of a manifest: step, attempt, replacement of rank 0's pod if it was replaced, uid.
-MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)(?:\.(\d+))?-(.+)\.json")
+#: The name of a manifest: step, attempt, replacement of rank 0's pod if it was replaced, uid. A name that is much longer was
+#: not written by a run, and a file system may have no room for the names that follow from it.
+MANIFEST = re.compile(r"step-(\d{1,18})-attempt-(\d{1,18})(?:\.(\d{1,18}))?-(.{1,100})\.json")
 #: Replaces .json in the name of a damaged checkpoint's manifest.
 CORRUPT_SUFFIX = ".json.corrupt"
 
@@ -148,7 +149,7 @@ class CheckpointFolder:
                 if manifest == known:
                     return None
                 state, sha256 = self.storage.read(f"{stem}.pt", moved)
-            except (FileNotFoundError, ValueError, TypeError) as error:
+            except (FileNotFoundError, ValueError, TypeError, RecursionError) as error:
                 if f"{stem}.json" not in self.storage.names():
                     # A late rank of an older attempt has just replaced it by a newer one.
                     return self.load_newest(known, moved=moved)

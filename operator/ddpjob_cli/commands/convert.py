@@ -28,6 +28,7 @@ def command(
     import yaml
 
     from ddpjob_cli.kubeflow import ConversionError, convert
+    from ddpjob_operator.core.untrusted import visible
 
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     try:
@@ -38,4 +39,4 @@ def command(
     try:
         print(convert(bodies), end="")
     except ConversionError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise ValueError(visible(f"{file}: {error}")) from None

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules
 from ddpjob_cli.volume_sources import wrong_volumes
+from ddpjob_cli.yaml_files import read_documents, read_value
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
@@ -185,7 +186,7 @@ def _documents(path: Path) -> list[dict[str, Any]]:
             f" for it: ddpjob init --script {path}"
         )
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = read_documents(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read ({error.strerror}); give the path of a DDPJob in YAML") from None
     except UnicodeDecodeError:
@@ -235,7 +236,7 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
         if not isinstance(place, dict):
             raise ManifestError(f"--set {setting}: a part of spec.{path} is not an object, so it has no fields")
         try:
-            place[field] = yaml.safe_load(text)
+            place[field] = read_value(text)
         except yaml.YAMLError as error:
             raise ManifestError(
                 f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}; quote it, as in --set 'FIELD=\"text: more\"'"

@@ -24,6 +24,7 @@ from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.stored_status import status_of
 from ddpjob_operator.core.untrusted import printable, visible, visible_strings
+from ddpjob_operator.transport.decoding import shallow
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec import DDPJobSpec
@@ -102,6 +103,7 @@ class Job:
 
 def read_job(body: Body) -> Job:
     """The job of an API body; that of a dry run has no uid. All texts of its status are visible and have one line."""
+    body = shallow(body)
     metadata = body["metadata"]
     return Job(
         namespace=metadata["namespace"],

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,14 +125,18 @@ async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tup
 
 
 def _new_folder(job_name: str) -> Path:
-    """A new directory for this run, because each run is a new job. Git ignores all files in .ddpjob."""
+    """A new directory for this run, because each run is a new job. Git ignores all files in .ddpjob.
+
+    Logs and ConfigMaps may hold secrets, so only the user may read the directory.
+    """
     RUNS.mkdir(parents=True, exist_ok=True)
-    (RUNS.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    with suppress(FileExistsError), (RUNS.parent / ".gitignore").open("x", encoding="utf-8") as file:
+        file.write("*\n")
     name = f"{job_name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for number in range(1, 1000):
         folder = RUNS / (name if number == 1 else f"{name}-{number}")
         try:
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
         except FileExistsError:  # another run of the same second
             continue
         return folder.absolute()

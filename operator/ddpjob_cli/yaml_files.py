@@ -21,9 +21,9 @@ class _Loader(yaml.SafeLoader):
         """By node, with all that is below it."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if self._depth == MAX_DEPTH:
-            raise _fault(self.peek_event(), f"found more than {MAX_DEPTH} levels")
-        event = self.peek_event()
+            raise _fault(event, f"found more than {MAX_DEPTH} levels")
         self._depth += 1
         node: Any = super().compose_node(parent, index)
         self._depth -= 1
@@ -71,7 +71,7 @@ for _tag, (_pattern, _first) in _SCALARS.items():
     )
 _Loader.yaml_implicit_resolvers[""] = [("tag:yaml.org,2002:null", re.compile(r"\Z"))]
 for _tag in ("set", "omap", "pairs", "binary", "timestamp"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_undefined)
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_undefined)  # type: ignore[type-var]
 
 
 def read_documents(text: str) -> list[Any]:

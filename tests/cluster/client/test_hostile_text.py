@@ -186,7 +186,8 @@ async def test_no_command_prints_what_a_terminal_obeys(
     await hostile_pod(client, namespace, job, cluster)
     await hostile_events(client, namespace.name, job)
     await eventually("the pod to be there", namespace.pods)
-    shown, faults = set(), []
+    shown: set[str] = set()
+    faults: list[tuple[object, ...]] = []
     for arguments in invocations(hostile_file(tmp_path)):
         where = [] if arguments[0] in ("init", "validate", "render", "convert") else ["-n", namespace.name]
         where += ["--kubeconfig", str(cluster.kubeconfig)] if where else []
@@ -201,3 +202,27 @@ async def test_no_command_prints_what_a_terminal_obeys(
             shown.add(arguments[0])
     assert not faults
     assert shown == set(COMMANDS)
+
+
+async def test_a_job_nested_deeper_than_python_reads_is_listed_and_deleted(
+    cluster: testbed.ControlPlane, namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The API server stores 10,000 levels; one such job would keep an administrator from listing all others."""
+    await namespace.apply("next", managedBy="example.org/x")
+    deep = "[" * 1500 + "1" + "]" * 1500
+    body = f'{{"apiVersion":"{names.API_VERSION}","kind":"{names.KIND}","metadata":{{"name":"deep"}},"spec":{{"command":["x"],'
+    body += f'"managedBy":"example.org/x","template":{{"spec":{{"x":{deep}}}}}}}}}'
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace.name}/{names.PLURAL}"
+    cluster.kubectl("create", "--raw", path, "-f", "-", stdin=body)
+    where = ["--kubeconfig", str(cluster.kubeconfig)]
+    for arguments in (
+        ["list", "-A"],
+        ["list", "-A", "-o", "yaml"],
+        ["status", "deep", "-o", "json"],
+        ["explain", "deep"],
+    ):
+        there = [] if "-A" in arguments else ["-n", namespace.name]
+        assert await asyncio.to_thread(main, [*arguments, *where, *there]) == 0
+    assert "next" in capsys.readouterr().out
+    assert await asyncio.to_thread(main, ["delete", "deep", *where, "-n", namespace.name]) == 0
+    await namespace.loses(DDPJOBS, "deep")

@@ -185,15 +185,15 @@ class Reporter:
         check_metrics(known, headline)
         self._update(metrics=known, headline=headline or self._current.headline)
 
-    def log_metrics(self, values: Mapping[str, float]) -> None:
-        """Print the log line of a script's own metrics in the step that follows those counted. The headline is the first but `loss`."""
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Print the log line of a script's own metrics of this step. The headline is the first but `loss`."""
         current = self._current
         others = {name: value for name, value in values.items() if name != "loss"}
         self.metrics(others, headline=next((f"{name} {value:.6g}" for name, value in others.items()), None))
         self._update(loss=values.get("loss", current.loss), eta_seconds=self._eta_seconds())
         listed = " ".join(f"{name} {value:.9g}" for name, value in values.items())
-        self.say(f"step {current.step + 1}/{current.total_steps} {listed}")
-        self._observe(current.step + 1, values)
+        self.say(f"step {step}/{current.total_steps} {listed}")
+        self._observe(step, values)
         self._print_progress_unless_recent()
 
     def evaluated(

@@ -88,6 +88,8 @@ class Session:
         self._saved_step: int | None = None
         self._save_asked = False
         self._reported_at: dict[str, float] = {}
+        self._held: dict[int, dict[str, float | torch.Tensor]] = {}
+        """The metrics of the newest step that has some, if they were not shown yet, by step."""
 
     def __enter__(self) -> Self:
         """Wait for the other ranks, set the device, and create the process group."""
@@ -247,15 +249,28 @@ class Session:
         self.keep_alive()
         now = time.monotonic()
         recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
-        if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
+        if self.rank != 0 or not metrics:
             return
-        self._reported_at.update(dict.fromkeys(metrics, now))
-        self._run.report.log_metrics(
-            {
+        step = self._run.state.step + 1
+        shown_now = not recent or step == self._total
+        for name, value in metrics.items():
+            # What is shown later is copied, since the script may change its tensor until then.
+            is_kept = shown_now or isinstance(value, int | float)
+            self._held.setdefault(step, {})[name] = value if is_kept else torch.as_tensor(value).detach().clone()
+        self._held = {step: self._held[step]}
+        if shown_now:
+            self._reported_at.update(dict.fromkeys(metrics, now))
+            self._show_held()
+
+    def _show_held(self) -> None:
+        """Show the newest metrics if they were not shown yet: those of a checkpoint and of the last step belong to it."""
+        for step, metrics in self._held.items():
+            values = {
                 name: float(value) if isinstance(value, int | float) else float(torch.as_tensor(value).item())
                 for name, value in metrics.items()
             }
-        )
+            self._run.report.log_metrics(values, step)
+        self._held = {}
 
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.
@@ -270,6 +285,7 @@ class Session:
         self._save_asked = run.timeline.mark.phase is Phase.STEP
         if self._save_asked or self._saved_step == run.state.step:
             return
+        self._show_held()
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
             run.state.random = run.gang.all_gather(generators.state(generators.capture(self.device)))

@@ -21,22 +21,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # else the interpreter searches all objects twice while it ends: a fifth of the CPU time of a command
     # Imported late: a Ctrl-C during the imports ends without a traceback too.
     try:
-        from ddpjob_cli.application import application
-        from ddpjob_cli.failures import end_of_reader, exit_code_of
+        from ddpjob_cli.visible_output import only_visible_output
 
-        try:
-            try:
-                application().main(args=list(arguments) if arguments is not None else None, prog_name=_program_name())
-            finally:  # typer ends a command that succeeded by SystemExit, too
-                sys.stdout.flush()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BrokenPipeError:
-            end_of_reader()
-        except Exception as error:  # noqa: BLE001  # known errors become a message and an exit code; others are raised again
-            return exit_code_of(error)
+        with only_visible_output():
+            return _run(arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from ddpjob_cli.application import application
+    from ddpjob_cli.failures import end_of_reader, exit_code_of
+
+    try:
+        try:
+            application().main(args=list(arguments) if arguments is not None else None, prog_name=_program_name())
+        finally:  # typer ends a command that succeeded by SystemExit, too
+            sys.stdout.flush()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BrokenPipeError:
+        end_of_reader()
+    except Exception as error:  # noqa: BLE001  # known errors become a message and an exit code; others are raised again
+        return exit_code_of(error)
     return 0
 
 

@@ -3,12 +3,11 @@
 import re
 from typing import Self
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ddpjob_cli.output import console
+from ddpjob_cli.output import console, yaml_text
 from ddpjob_cli.peer_stacks import PeerStacks
 from ddpjob_cli.rendering import facts, phase_style, rank_style, summary
 from ddpjob_cli.training_lines import TrainingLines
@@ -104,7 +103,7 @@ class Display:
 
     def show_status(self, status: DDPJobStatus) -> None:
         """Print the whole status in the format of `kubectl get -o yaml`."""
-        text = yaml.safe_dump({"status": status.as_json()}, sort_keys=False, width=110, allow_unicode=True)
+        text = yaml_text({"status": status.as_json()})
         self._console.print(Text(text.rstrip()), soft_wrap=True)
 
     def show_summary(self, status: DDPJobStatus) -> None:
@@ -119,9 +118,9 @@ class _Bar:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("[bold]{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", style="bold", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,

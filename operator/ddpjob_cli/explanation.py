@@ -8,7 +8,6 @@ from ddpjob_cli.local_runs import INTERRUPTED, how_to_continue
 from ddpjob_cli.rendering import address, local_run, managed_elsewhere, no_status, restarts_so_far, state
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
-from ddpjob_operator.core.untrusted import visible
 from ddpjob_operator.reference.advice import ADVICE
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def explained(
         lines = tuple(f"{event.object}: {event.reason}: {event.message}" for event in warnings)
         sections.append(Section(title="Warnings", lines=lines))
     sections.append(Section(title="What to do", lines=tuple(_advice(job, reason))))
-    return [Section(title=section.title, lines=tuple(map(visible, section.lines))) for section in sections]
+    return sections
 
 
 def _reason(job: "Job") -> str:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import yaml
-
+from ddpjob_cli.output import yaml_text
 from ddpjob_operator.api.names import API_VERSION, KIND, MAIN_CONTAINER, MAX_JOB_NAME_LENGTH, RESERVED_VARIABLES
+from ddpjob_operator.core.untrusted import visible
 
 Object = Mapping[str, Any]
 
@@ -323,6 +323,6 @@ def _text(title: str, metadata: Object, result: _Result) -> str:
     spec = {name: result.spec[name] for name in _ORDER if name in result.spec}
     if result.spec.get("processesPerNode") == result.spec.get("gpusPerNode", 1):
         del spec["processesPerNode"]  # it is the default
-    comments = [f"# Converted from {title}.", *(f"# - {note}" for note in result.notes)]
+    comments = [f"# {visible(line)}" for line in (f"Converted from {title}.", *(f"- {note}" for note in result.notes))]
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": dict(metadata), "spec": spec}
-    return "\n".join(comments) + "\n" + yaml.safe_dump(body, sort_keys=False, default_flow_style=False, width=120)
+    return "\n".join(comments) + "\n" + yaml_text(body, width=120)

@@ -10,6 +10,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -106,9 +107,10 @@ class RunDirectory:
         """
         from ddpjob.client.jobs import read_job
 
-        body = self._objects()["job"]
-        annotations = {**(body["metadata"].get("annotations") or {}), ANNOTATION: str(self._path)}
-        return read_job({**body, "metadata": {**body["metadata"], "annotations": annotations}})
+        with self._of_somebody():
+            body = self._objects()["job"]
+            annotations = {**(body["metadata"].get("annotations") or {}), ANNOTATION: str(self._path)}
+            return read_job({**body, "metadata": {**body["metadata"], "annotations": annotations}})
 
     def watch(self, name: str) -> "Iterator[Job]":
         """The job; nothing changes any more."""
@@ -118,7 +120,8 @@ class RunDirectory:
         """The pods that the job still had at its end."""
         from ddpjob.client.jobs import read_pod
 
-        pods = [pod for body in self._objects()["pods"] if (pod := read_pod(body)) is not None]
+        with self._of_somebody():
+            pods = [pod for body in self._objects()["pods"] if (pod := read_pod(body)) is not None]
         return sorted((pod for pod in pods if attempt in (None, pod.attempt)), key=lambda pod: (pod.attempt, pod.rank))
 
     def events(self, name: str, *, namespace: str | None = None) -> "list[JobEvent]":  # noqa: ARG002
@@ -161,9 +164,26 @@ class RunDirectory:
         if not found:
             on_note(f"{self._path}: there is no log of these ranks and attempts")
 
-    def _objects(self) -> dict[str, Any]:
+    @contextmanager
+    def _of_somebody(self) -> "Iterator[None]":
+        """The directory may come from somebody else, and hold anything.
+
+        Raises:
+            CommandError: it does not hold a run.
+        """
         try:
-            objects: dict[str, Any] = json.loads((self._path / OBJECTS).read_text(encoding="utf-8"))
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CommandError(
+                f"{self._path / OBJECTS} is not the record of a run ({error!r}); give another directory"
+            ) from None
+
+    def _objects(self) -> dict[str, Any]:
+        from ddpjob_operator.transport.decoding import decoded
+        from ddpjob_operator.transport.resources import DDPJOBS
+
+        try:
+            objects: dict[str, Any] = decoded(DDPJOBS, (self._path / OBJECTS).read_bytes())
         except FileNotFoundError:
             raise CommandError(
                 f"{self._path}: the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"

@@ -15,12 +15,14 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules
 from ddpjob_cli.volume_sources import wrong_volumes
+from ddpjob_cli.yaml_files import read_documents, read_value
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
 from ddpjob_operator.core.references import as_written
 from ddpjob_operator.core.stored_spec import why_too_large
+from ddpjob_operator.core.untrusted import visible
 
 if TYPE_CHECKING:
     from ddpjob.client.files import Files
@@ -81,7 +83,7 @@ def read_manifest(
     documents = _documents(path)
     jobs = [body for body in documents if body.get("kind") == KIND]
     if len(jobs) != 1:
-        kinds = ", ".join(str(body.get("kind")) for body in documents) or "nothing"
+        kinds = visible(", ".join(str(body.get("kind")) for body in documents)) or "nothing"
         raise ManifestError(f"{path}: found {kinds}; expected exactly one {KIND}, and ConfigMaps that it uses")
     (job,) = jobs
     if name and isinstance(job.get("metadata"), dict):
@@ -185,7 +187,7 @@ def _documents(path: Path) -> list[dict[str, Any]]:
             f" for it: ddpjob init --script {path}"
         )
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = read_documents(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read ({error.strerror}); give the path of a DDPJob in YAML") from None
     except UnicodeDecodeError:
@@ -204,7 +206,7 @@ def _identity(path: Path, job: Body) -> tuple[str, str]:
     if job.get("apiVersion") not in API_VERSIONS:
         raise ManifestError(f"{path}: apiVersion is {_shown(job.get('apiVersion'))}; expected {API_VERSION}")
     if unknown := sorted(map(str, job.keys() - _TOP_LEVEL)):
-        raise ManifestError(f"{path}: unknown field {unknown[0]}; did you mean to put it below spec?")
+        raise ManifestError(f"{path}: unknown field {visible(unknown[0])}; did you mean to put it below spec?")
     metadata = job.get("metadata")
     if not isinstance(metadata, Mapping):
         raise ManifestError(f"{path}: metadata is {_shown(metadata)}; expected a mapping with the job's name")
@@ -235,7 +237,7 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
         if not isinstance(place, dict):
             raise ManifestError(f"--set {setting}: a part of spec.{path} is not an object, so it has no fields")
         try:
-            place[field] = yaml.safe_load(text)
+            place[field] = read_value(text)
         except yaml.YAMLError as error:
             raise ManifestError(
                 f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}; quote it, as in --set 'FIELD=\"text: more\"'"
@@ -263,7 +265,7 @@ def _spec(path: Path, job: Body) -> DDPJobSpec:
 def _lines(error: ValidationError) -> Iterable[str]:
     """One line for each mistake: field, what was found, what is expected."""
     for item in error.errors(include_url=False):
-        where = ".".join(("spec", *map(str, item["loc"])))
+        where = visible(".".join(("spec", *map(str, item["loc"]))))
         if (
             item["type"] == "default_factory_not_called"
         ):  # it repeats the error in the field that the default depends on
@@ -299,7 +301,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _title(body: Body) -> str:
-    return f"{body.get('kind')} {(body.get('metadata') or {}).get('name')}"
+    return visible(f"{body.get('kind')} {(body.get('metadata') or {}).get('name')}")
 
 
 def _shown(value: object) -> str:

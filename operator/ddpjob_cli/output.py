@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_cli.failures import end_of_reader
 from ddpjob_cli.options import Output
+from ddpjob_operator.core.untrusted import visible_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -78,10 +79,8 @@ def live() -> "Iterator[Callable[[RenderableType], None]]":
 
 def note(text: str) -> None:
     """Print a sentence about what the command does; not a result. It may contain text of programs."""
-    from ddpjob_operator.core.untrusted import visible
-
     for line in text.splitlines():
-        print(f"ddpjob: {visible(line)}", file=sys.stderr, flush=True)
+        print(f"ddpjob: {line}", file=sys.stderr, flush=True)
 
 
 def print_objects(bodies: Sequence[Mapping[str, Any]], output: Output, *, single: bool = False) -> None:
@@ -110,8 +109,20 @@ def print_data(data: Any, output: Output, *, names: Iterable[str] = ()) -> None:
         for name in names:
             print(name)
     elif output is Output.JSON:
-        print(json.dumps(data, indent=2, ensure_ascii=False))
+        print(json_text(data, indent=2))
     else:
-        import yaml
+        print(yaml_text(data), end="")
 
-        print(yaml.safe_dump(data, sort_keys=False, width=110, allow_unicode=True), end="")
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """JSON that nothing is missing of when it is printed: characters that are not visible are escaped."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    return text if visible_text(text) == text else json.dumps(data, indent=indent)
+
+
+def yaml_text(data: Any, *, width: int = 110) -> str:
+    """The same as YAML."""
+    import yaml
+
+    text = yaml.safe_dump(data, sort_keys=False, width=width, allow_unicode=True)
+    return text if visible_text(text) == text else yaml.safe_dump(data, sort_keys=False, width=width)

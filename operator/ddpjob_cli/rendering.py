@@ -42,7 +42,7 @@ def rank_style(rank: int) -> str:
 def state(job: "Job") -> tuple[str, str]:
     """Phase and reason; the reason is empty where it repeats the phase."""
     phase = "Deleting" if job.deleting else job.phase
-    reason = visible(job.status.reason or "")
+    reason = job.status.reason or ""
     return phase, "" if reason == phase else reason
 
 
@@ -95,13 +95,13 @@ def facts(progress: Progress, *, finished: bool = False) -> list[str]:
         found.append(f"ETA {progress.eta}")
     if progress.checkpoint_step is not None:
         found.append(f"checkpoint at step {progress.checkpoint_step}")
-    return [visible(fact) for fact in found]
+    return found
 
 
 def metrics(progress: Progress | None) -> str:
     """All named metrics in one line, such as accuracy 99.7 · val/loss 0.011; empty where one fact says it all."""
     named = (progress.metrics if progress else None) or {}
-    return visible(" · ".join(f"{name} {value:.4g}" for name, value in named.items())) if len(named) > 1 else ""
+    return " · ".join(f"{name} {value:.4g}" for name, value in named.items()) if len(named) > 1 else ""
 
 
 def goodput(spent: TimeSpent) -> str:
@@ -128,11 +128,11 @@ def job_row(job: "Job") -> "tuple[str | Text, ...]":
     return (
         job.name,
         Text(phase, style=phase_style(phase)),
-        visible(status.reason or NOTHING),
+        status.reason or NOTHING,
         status.ready or NOTHING,
         str(status.attempt),
         steps(progress),
-        visible((progress.eta if progress and not job.finished else None) or NOTHING),
+        (progress.eta if progress and not job.finished else None) or NOTHING,
     )
 
 
@@ -175,7 +175,7 @@ def message_of(job: "Job", pod: "Pod") -> str:
     if ends and ends[-1].rank is not None and ends[-1].rank != pod.rank:
         rank = ends[-1].global_rank
         cause = f"a rank of {ends[-1].pod}" if rank is None else f"rank {rank}"
-        return visible(f"stopped because of {cause} ({ends[-1].reason})")
+        return f"stopped because of {cause} ({ends[-1].reason})"
     return "stopped on request (SIGTERM)"
 
 
@@ -215,7 +215,7 @@ def attempt_lines(job: "Job") -> list[str]:
     if not current_attempt_has_failed(current):
         start = current.attempt_start_time or NOTHING
         lines.append(f"{current.attempt}  {start}  {job.phase}")
-    return [visible(line) for line in lines]
+    return lines
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:
@@ -306,5 +306,5 @@ def outcome(job: "Job") -> str:
     took = ""
     if status.start_time and status.completion_time:
         took = f" after {duration(epoch_seconds(status.completion_time) - epoch_seconds(status.start_time))}"
-    why = f": {visible(status.message)}" if status.message else ""
+    why = f": {status.message}" if status.message else ""
     return f"{job.namespace}/{job.name} {job.phase.lower() if job.finished else f'is {job.phase}'}{took}, attempt {status.attempt}{why}"

@@ -33,7 +33,19 @@ if TYPE_CHECKING:
     from ddpjob_cli.explanation import Section
 
 REDACTED: Final = "(left out)"
-_SECRET = re.compile(r"(?i)(token|secret|password|passwd|credential|api[-_]?key)")
+_WORD = r"(?:token(?!iz|s)|secret|pass(?:word|wd|phrase)|credential|auth(?!or)|cookie|bearer|dsn|(?<![a-z])pat(?![a-z])|sas(?![a-z])|key(?![a-z]))"
+_SECRET = re.compile(_WORD, re.IGNORECASE)
+#: In a text: NAME=value, --name value, "name": "value", with a name that contains such a word; and user and password of an address.
+_ASSIGNED = re.compile(
+    rf"""(?i)([-\w.]*{_WORD}[-\w.]*["']?\s*[=:]\s*|(?<!\S)--?[-\w.]*{_WORD}[-\w.]*\s+|(?<!\S)-p\s+)("[^"]*"|'[^']*'|[^\s"',;]+)"""
+)
+_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+#: Annotations that belong to the job. Those of other programs may hold the whole manifest.
+_OWN_ANNOTATIONS = ("ddpjob.dev/", "kueue.x-k8s.io/")
+#: Fields that name no secret.
+_REFERENCES = ("key", "topologyKey", "secretName")
+#: Fields with options of drivers, which have names of their own for secrets.
+_OPTIONS = ("volumeAttributes", "mountOptions", "options")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 76, 30
 _TIME_COLOURS = (
     ("training", "training_seconds", "var(--good)"),
@@ -144,8 +156,7 @@ def redacted(body: Mapping[str, Any]) -> dict[str, Any]:
     metadata = kept.get("metadata", {})
     for name in ("managedFields", "resourceVersion", "uid", "generation"):
         metadata.pop(name, None)
-    for name in ("kubectl.kubernetes.io/last-applied-configuration", ANNOTATION):
-        metadata.get("annotations", {}).pop(name, None)
+    metadata.get("annotations", {}).pop(ANNOTATION, None)
     if not metadata.get("annotations"):
         metadata.pop("annotations", None)
     return dict(_without_secrets(kept))
@@ -153,27 +164,38 @@ def redacted(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
-        is_variable = "name" in value and isinstance(value.get("value"), str)
+        is_variable = "name" in value and "value" in value
         return {
-            key: REDACTED
-            if (is_variable and key == "value") or (_SECRET.search(str(key)) and isinstance(inner, str))
+            key: _annotations(inner)
+            if key == "annotations" and isinstance(inner, Mapping)
+            else REDACTED
+            if (is_variable and key == "value") or key in _OPTIONS or _is_secret(key, inner)
             else _without_secrets(inner)
             for key, inner in value.items()
         }
     if isinstance(value, list):
         return [_argument(value[:index], item) for index, item in enumerate(value)]
-    return value
+    return _without_values(value) if isinstance(value, str) else value
+
+
+def _is_secret(name: object, value: object) -> bool:
+    """Whether a field is a secret by its name. References to Secrets, such as secretName, name no secret."""
+    return bool(_SECRET.search(str(name))) and not isinstance(value, Mapping | list | bool) and name not in _REFERENCES
+
+
+def _annotations(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if name.startswith(_OWN_ANNOTATIONS) else REDACTED for name, value in found.items()}
+
+
+def _without_values(text: str) -> str:
+    return _USER.sub(REDACTED, _ASSIGNED.sub(rf"\1{REDACTED}", text))
 
 
 def _argument(before: Sequence[Any], item: Any) -> Any:
     """An item of a list; the value of a flag such as --api-key is left out."""
-    if isinstance(item, str):
-        flag, equals, _ = item.partition("=")
-        if equals and _SECRET.search(flag):
-            return f"{flag}={REDACTED}"
-        if before and isinstance(before[-1], str) and before[-1].startswith("-") and "=" not in before[-1]:
-            return REDACTED if _SECRET.search(before[-1]) else item
-    return _without_secrets(item)
+    flag = before[-1] if before and isinstance(before[-1], str) else ""
+    is_value = isinstance(item, str) and flag.startswith("-") and "=" not in flag and not item.startswith("-")
+    return REDACTED if is_value and (flag == "-p" or _SECRET.search(flag)) else _without_secrets(item)
 
 
 def _attempts(job: "Job") -> str:
@@ -283,4 +305,4 @@ def _pre(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape("\n".join(map(visible, text.split("\n"))))
+    return html.escape("\n".join(map(visible, _USER.sub(REDACTED, text).split("\n"))))

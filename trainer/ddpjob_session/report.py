@@ -185,8 +185,8 @@ class Reporter:
         check_metrics(known, headline)
         self._update(metrics=known, headline=headline or self._current.headline)
 
-    def log_metrics(self, values: Mapping[str, float], *, step: int) -> None:
-        """Print the log line of a script's own metrics in this step. The headline is the first but `loss`."""
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Print the log line of a script's own metrics of this step. The headline is the first but `loss`."""
         current = self._current
         others = {name: value for name, value in values.items() if name != "loss"}
         self.metrics(others, headline=next((f"{name} {value:.6g}" for name, value in others.items()), None))

@@ -4,7 +4,6 @@ import math
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,13 +20,10 @@ from ddpjob_ranks.launch import identity
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
-from ddpjob_session.host_values import HostValues
 from ddpjob_session.observers import Observer
+from ddpjob_session.reported import Reported
 from ddpjob_session.run import joined
 from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
-
-#: A metric is reported at most once in this time, so that scripts can report it in each step.
-REPORT_SECONDS = 1.0
 
 
 class Stopped(BaseException):
@@ -89,8 +85,6 @@ class Session:
         self._saved_at = -math.inf
         self._saved_step: int | None = None
         self._save_asked = False
-        self._reported_at: dict[str, float] = {}
-        self._reported = deque[HostValues]()
 
     def __enter__(self) -> Self:
         """Wait for the other ranks, set the device, and create the process group."""
@@ -104,6 +98,7 @@ class Session:
         )
         self.rank, self.world_size, self.local_rank = worker.rank, worker.world_size, worker.local_rank
         self.device = self._run.gang.device
+        self._reported = Reported(self._run.report.log_metrics, self.device)
         self.print(
             f"launcher {worker.launcher}, world size {worker.world_size}, torch {torch.__version__}, {self.device}"
         )
@@ -125,7 +120,7 @@ class Session:
             if not stopped:
                 self._wait_for_others()
             if self._total is not None:
-                self._show_reported()
+                self._reported.show_all()
                 self.save()
                 self._run.finish()
                 self._run.write_evidence(complete=not stopped)
@@ -236,7 +231,7 @@ class Session:
                 run.step_done(is_left=True)
                 raise
             run.step_done()
-            self._show_reported(before=state.step)
+            self._reported.show(before=state.step)
         self.save()
 
     def report(self, **metrics: float | torch.Tensor) -> None:
@@ -250,19 +245,9 @@ class Session:
         """
         self._check_begun("report")
         self.keep_alive()
-        now = time.monotonic()
-        recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
-        if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
-            return
-        self._reported_at.update(dict.fromkeys(metrics, now))
-        self._reported.append(HostValues(self._run.state.step + 1, metrics, self.device))
-        self._show_reported(before=math.inf if self._reported[-1].are_here else self._run.state.step + 1)
-
-    def _show_reported(self, *, before: float = math.inf) -> None:
-        """Show the metrics that were reported in steps before this one."""
-        while self._reported and self._reported[0].step < before:
-            values = self._reported.popleft()
-            self._run.report.log_metrics(values.read(), step=values.step)
+        if self.rank == 0:
+            step = self._run.state.step + 1
+            self._reported.add(metrics, step=step, is_last=step == self._total)
 
     def save(self) -> None:
         """Save a checkpoint of the steps done, unless that is saved. All ranks must call it, at the same place.
@@ -277,6 +262,7 @@ class Session:
         self._save_asked = run.timeline.mark.phase is Phase.STEP
         if self._save_asked or self._saved_step == run.state.step:
             return
+        self._reported.show_all()
         run.timeline.enter(Phase.CHECKPOINT)
         if run.checkpoints is not None:
             run.state.random = run.gang.all_gather(generators.state(generators.capture(self.device)))

@@ -6,8 +6,9 @@ A ConfigMap needs no registry, no volume and no further service, and the job own
 import base64
 import hashlib
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,13 @@ IGNORE_FILES: Final = (".gitignore", ".ddpjobignore")
 #: Ignored unless a .ddpjobignore includes them again: hidden files (repositories, virtual environments, credentials, caches).
 _DEFAULTS = (".*", "__pycache__/", "*.pyc", "venv/", "node_modules/", "*.egg-info/")
 _VOLUME = "ddpjob-files"
+#: Not tokens, tokenizer and the like, which are files of language models.
+_SECRET_NAME = re.compile(
+    r"(?i)id_(rsa|dsa|ecdsa|ed25519)(_sk)?|[^.]*\.(pem|key|p12|pfx|jks|keystore|ppk|kdbx|ovpn|env|tfvars|tfstate)"
+    r"|\.(env|envrc|netrc|pgpass|npmrc|pypirc|htpasswd|git-credentials|boto|s3cfg)(\..*)?"
+    r"|(.*[-_.])?(credentials?|secrets?|passwords?|passwd|kubeconfig|token|api[-_]?keys?|(private|access|service[-_]account)[-_]?key"
+    r"|service[-_]account)([-_.].*)?(?<!\.py)(?<!\.ipynb)"
+)
 _NUM_LARGEST = 5
 
 _WAYS_OUT = (
@@ -40,10 +48,11 @@ _WAYS_OUT = (
 def read_folder(folder: str | os.PathLike[str] = ".") -> dict[str, bytes]:
     """The files of a directory and its sub-directories that no .gitignore and no .ddpjobignore excludes.
 
-    Symbolic links to files are followed, those to directories are not. Hidden files are left out.
+    Symbolic links to files among these are followed, those to directories are left out, as are hidden files.
 
     Raises:
         ValueError: they are too many or too large for a ConfigMap, or are none; the text names the largest ones and the ways out.
+            Or a link is one to a file that is not sent itself: whoever wrote the link may not have that file.
         OSError: a file cannot be read.
     """
     root = Path(folder).resolve()
@@ -55,9 +64,26 @@ def read_folder(folder: str | os.PathLike[str] = ".") -> dict[str, bytes]:
     if not sizes:
         raise ValueError(f"{root}: found no file to send; start in the directory of the program")
     check_size(sizes, str(root))
+    for name in sizes:
+        _check_link(root, name, sizes)
     files = {name: (root / name).read_bytes() for name in sorted(sizes)}
     check_size({name: len(content) for name, content in files.items()}, str(root))
     return files
+
+
+def _check_link(root: Path, name: str, sent: Collection[str]) -> None:
+    path = root / name
+    target = path.resolve()
+    if path.is_symlink() and not (target.is_relative_to(root) and target.relative_to(root).as_posix() in sent):
+        raise ValueError(
+            f"{path} is a link to {target}, which is not among the files that are sent; replace the link by the file, or"
+            f" exclude it by the line /{name} in {root / IGNORE_FILES[-1]}"
+        )
+
+
+def secret_names(files: Iterable[str]) -> list[str]:
+    """Those of the files whose names are usual for passwords, keys and credentials. Whoever may read ConfigMaps reads them."""
+    return [name for name in sorted(files) if _SECRET_NAME.fullmatch(name.rpartition("/")[2])]
 
 
 def check_size(sizes: Mapping[str, int], source: str) -> None:

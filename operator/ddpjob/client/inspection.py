@@ -6,7 +6,7 @@ A command in each pod asks the ranks there. Only the built-in trainer and progra
 import asyncio
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,6 +25,9 @@ RankState = contract.RankState
 
 #: The interpreter starts, and each rank of the pod has 5 s to answer.
 _SECONDS: Final = 60.0
+#: Beyond these an answer is not that of a rank: what a pod says is what its image wants to say.
+_MOST: Final = 2**63
+_PHASE_LENGTH: Final = 32
 #: Each request holds a connection and starts an interpreter.
 _MAX_AT_ONCE: Final = 16
 
@@ -72,10 +75,18 @@ def _read_state(answer: RankStacks) -> RankProgress:
     state, error = None, answer.error
     if not error:
         try:
-            state = _reader(RankState).validate_json(answer.text)
-        except ValidationError:
+            state = _known(_reader(RankState).validate_json(answer.text))
+        except ValueError:
             error = "its answer cannot be read: its image may have another release of ddpjob"
     return RankProgress(rank=answer.rank, pod=answer.pod, state=state, error=error)
+
+
+def _known(state: RankState) -> RankState:
+    """The state, whose texts are visible; ValueError where a number is none that a rank can have reached."""
+    numbers = [*state.seconds.values(), *(value for value in asdict(state).values() if isinstance(value, int | float))]
+    if not all(abs(number) < _MOST for number in numbers):  # not a number, either
+        raise ValueError("a number is too large")
+    return replace(state, phase=printable(state.phase)[:_PHASE_LENGTH])
 
 
 async def _ask_all(api: Transport, job: Job, pods: Collection[Pod], request: str) -> Stacks:

@@ -23,7 +23,8 @@ from ddpjob_operator.api.names import (
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.stored_status import status_of
-from ddpjob_operator.core.untrusted import printable
+from ddpjob_operator.core.untrusted import printable, visible, visible_strings
+from ddpjob_operator.transport.decoding import shallow
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec import DDPJobSpec
@@ -101,7 +102,8 @@ class Job:
 
 
 def read_job(body: Body) -> Job:
-    """The job of an API body; that of a dry run has no uid."""
+    """The job of an API body; that of a dry run has no uid. All texts of its status are visible and have one line."""
+    body = shallow(body)
     metadata = body["metadata"]
     return Job(
         namespace=metadata["namespace"],
@@ -110,7 +112,7 @@ def read_job(body: Body) -> Job:
         created=metadata.get("creationTimestamp", ""),
         generation=metadata.get("generation", 0),
         deleting="deletionTimestamp" in metadata,
-        status=status_of(body.get("status") or {}),
+        status=status_of(visible_strings(body.get("status") or {})),
         body=body,
     )
 
@@ -212,10 +214,10 @@ def read_event(body: Body) -> JobEvent:
     series = body.get("series") or {}
     time = series.get("lastObservedTime") or body.get("lastTimestamp") or body.get("eventTime")
     return JobEvent(
-        time=time or body["metadata"].get("creationTimestamp", ""),
-        type=body.get("type", "Normal"),
+        time=visible(time or body["metadata"].get("creationTimestamp", "")),
+        type=visible(body.get("type", "Normal")),
         reason=printable(body.get("reason", "")),
-        object=f"{about.get('kind')}/{about.get('name')}",
+        object=visible(f"{about.get('kind')}/{about.get('name')}"),
         message=printable(body.get("message", "")),
         count=series.get("count") or body.get("count") or 1,
         body={"apiVersion": "v1", "kind": "Event", **body},

@@ -28,14 +28,16 @@ def command(
     import yaml
 
     from ddpjob_cli.kubeflow import ConversionError, convert
+    from ddpjob_cli.yaml_files import read_documents
+    from ddpjob_operator.core.untrusted import visible
 
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     try:
-        bodies = [body for body in yaml.safe_load_all(text) if isinstance(body, dict)]
+        bodies = [body for body in read_documents(text) if isinstance(body, dict)]
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     bodies = [item for body in bodies for item in (body.get("items") or () if body.get("kind") == "List" else (body,))]
     try:
         print(convert(bodies), end="")
     except ConversionError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise ValueError(visible(f"{file}: {error}")) from None

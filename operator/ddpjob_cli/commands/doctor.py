@@ -39,7 +39,11 @@ def command(output: OutputOption = None) -> None:
             raise client_error(error, "list", DDPJOBS, client.namespace, None) from error
     found = findings(facts)
     if output:
-        print_data([asdict(finding) for finding in found], output, names=[finding.subject for finding in found])
+        print_data(
+            [{**asdict(finding), "state": finding.state.value} for finding in found],
+            output,
+            names=[finding.subject for finding in found],
+        )
     else:
         print_screen(_table(found))
     bad = any(finding.state is State.PROBLEM for finding in found)

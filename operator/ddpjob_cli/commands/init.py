@@ -61,7 +61,7 @@ def command(
     if str(file) == "-":
         print(starter_file(answers), end="")
         return
-    if file.exists() and not force:
+    if (file.exists() or file.is_symlink()) and not force:
         raise ValueError(f"{file} exists; give another name, or --force to overwrite it")
     file.write_text(starter_file(answers, shlex.quote(str(file))), encoding="utf-8")
     note(f"wrote {file}; next: ddpjob validate {file}, then ddpjob run {file} --local or ddpjob run {file}")

@@ -1,6 +1,5 @@
 """`ddpjob logs`."""
 
-import json
 import re
 import sys
 from enum import StrEnum
@@ -10,7 +9,7 @@ import typer
 
 from ddpjob_cli.failures import CommandError
 from ddpjob_cli.options import JobOrRun, look_at
-from ddpjob_cli.output import console, note
+from ddpjob_cli.output import console, json_text, note
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -135,17 +134,7 @@ def prefixed(line: "LogLine") -> "Text":
 
 def json_line(line: "LogLine") -> str:
     """The line as a JSON object."""
-    return json.dumps(
-        {
-            "time": line.time,
-            "attempt": line.attempt,
-            "rank": line.rank,
-            "pod": line.pod,
-            "node": line.node,
-            "text": line.text,
-        },
-        ensure_ascii=False,
-    )
+    return json_text({name: getattr(line, name) for name in ("time", "attempt", "rank", "pod", "node", "text")})
 
 
 def _attempt(text: str | None) -> int | str | None:

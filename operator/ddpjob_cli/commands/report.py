@@ -1,5 +1,6 @@
 """`ddpjob report`."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,12 @@ def command(
         versions={"ddpjob command": version("ddpjob"), "image of the pods": ", ".join(images) or "no pods are left"},
         created=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     )
-    file = output or Path(f"{seen.name}.html")
-    file.write_text(text, encoding="utf-8")
+    file = output or Path(Path(f"{seen.name}.html").name)  # the name may come from the directory of somebody else's run
+    with open(file, "w", encoding="utf-8", opener=_private) as page_file:
+        page_file.write(text)
     note(f"wrote {file}")
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only the user may read, and no link: a cloned repository may have one of this name."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

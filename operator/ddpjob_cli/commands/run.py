@@ -107,7 +107,7 @@ def command(
 
     A command gets the files of the current directory, read-only, in its working directory /workspace: up to 500 files of
     1 MiB together, without hidden files and what .gitignore and .ddpjobignore exclude. A ConfigMap carries them, which is
-    deleted with the job.
+    deleted with the job; it is no place for secrets. --dry-run lists the files. A link to another file is refused.
 
     [bold]Examples[/bold]
 
@@ -148,7 +148,7 @@ def command(
             with_files=files and not local,
             starts_here=local,
         )
-        _report_files(manifest)
+        _report_files(manifest, listed=dry_run is not None)
     elif file:
         manifest = read_manifest(file, name=name, settings=settings, variables=env or ())
     else:
@@ -172,10 +172,17 @@ def command(
     )
 
 
-def _report_files(manifest: "Manifest") -> None:
-    from ddpjob.client.files import FOLDER, readable_size
+def _report_files(manifest: "Manifest", *, listed: bool) -> None:
+    from ddpjob.client.files import FOLDER, IGNORE_FILES, readable_size, secret_names
 
     if manifest.files:
         size = readable_size(sum(map(len, manifest.files.values())))
         count = f"{len(manifest.files)} file{'s' if len(manifest.files) > 1 else ''}"
         note(f"{count} ({size}) of {Path.cwd()} travel with the job, to {FOLDER} in its pods")
+    for name, content in manifest.files.items() if listed else ():
+        note(f"  {readable_size(len(content)):>9}  {name}")
+    if found := secret_names(manifest.files):
+        note(
+            f"{', '.join(found)}: this looks like a secret, and whoever may read ConfigMaps in the namespace can read these files; to"
+            f" keep them here, name them in {IGNORE_FILES[-1]}; to give them to the program, use a Secret"
+        )

@@ -83,7 +83,6 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
         scheduling,
         state,
     )
-    from ddpjob_operator.core.untrusted import visible
 
     status = job.status
     facts_table = Table.grid(padding=(0, 2))
@@ -92,7 +91,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     facts_table.add_row("Job", f"{job.namespace}/{job.name}")
     phase, reason = state(job)
     facts_table.add_row("State", Text(phase, style=phase_style(phase)) + Text(f"  {reason}".rstrip(), style="dim"))
-    facts_table.add_row("Why", Text(visible(status.message or job.spec_error or no_status(job))))
+    facts_table.add_row("Why", Text(status.message or job.spec_error or no_status(job)))
     facts_table.add_row("Age", age(job.created))
     facts_table.add_row("Attempt", f"{status.attempt}, restarts: {restarts_so_far(status)}")
     if scheduled := scheduling(job):
@@ -111,7 +110,7 @@ def screen(job: "Job", pods: "list[Pod]", events: "list[JobEvent]") -> "Renderab
     if status.conditions:
         parts.append(Text("\nConditions", style="bold"))
         parts += [
-            indented(f"{c.type:<11} {c.status:<6} {c.reason}: {visible(c.message)}".removesuffix(": "))
+            indented(f"{c.type:<11} {c.status:<6} {c.reason}: {c.message}".removesuffix(": "))
             for c in status.conditions
         ]
     if events:

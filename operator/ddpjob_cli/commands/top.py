@@ -119,11 +119,10 @@ def screen(job: "Job", found: "Sequence[Speed]", width: int) -> "RenderableType"
     from rich.text import Text
 
     from ddpjob_cli.rendering import facts, phase_style, rank_style
-    from ddpjob_operator.core.untrusted import visible
 
     status = job.status
     title = Text.assemble((job.phase, phase_style(job.phase)), f"  attempt {status.attempt}  ")
-    known = " · ".join(facts(status.progress)) if status.progress else visible(status.message or "")
+    known = " · ".join(facts(status.progress)) if status.progress else status.message or ""
     rows = [dict(zip(_COLUMNS, row(speed), strict=True)) for speed in found]
     columns = fitting(rows, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")

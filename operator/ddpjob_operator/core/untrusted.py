@@ -6,6 +6,7 @@ control characters.
 """
 
 import re
+from typing import Any
 
 #: Longest text that is parsed, in characters.
 MAX_PARSED_LENGTH = 64 * 1024
@@ -17,9 +18,13 @@ MAX_SHOWN_LENGTH = 1024
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?"
 )
-#: Other control characters but the tabulator, the separators of lines and paragraphs, and the marks that change the
-#: direction of writing (https://www.unicode.org/reports/tr9/#Directional_Formatting_Characters).
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+#: Other control characters but the tabulator, the separators of lines and paragraphs, and what has no width, fills, or changes
+#: the direction of writing: https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point, of which only the variation
+#: selectors stay, since emoji have them. Halves of characters are no text either.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 
 
 def tail(text: str) -> str:
@@ -46,3 +51,19 @@ def printable(text: str) -> str:
     end = text[-8 * MAX_SHOWN_LENGTH :]  # escape sequences and white space take up some of it
     line = " ".join(" ".join(visible(line) for line in end.split("\n")).split())
     return line if len(line) <= MAX_SHOWN_LENGTH else "…" + line[1 - MAX_SHOWN_LENGTH :]
+
+
+def visible_text(text: str) -> str:
+    """What is visible of each line of a text."""
+    return "\n".join(map(visible, text.split("\n"))) if _CONTROL.search(text.replace("\n", "")) else text
+
+
+def visible_strings(value: Any) -> Any:
+    """A JSON value in which each string, also the names of fields, is one visible line."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [visible_strings(item) for item in value]
+    if isinstance(value, dict):
+        return {visible(name): visible_strings(item) for name, item in value.items()}
+    return value

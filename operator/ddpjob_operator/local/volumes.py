@@ -15,6 +15,8 @@ TMP_DIR = "/tmp"  # noqa: S108 - a mount of the pod
 #: A DNS label (RFC 1123).
 VOLUME_NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SHM_DIR = "/dev/shm"  # noqa: S108 - shared memory, not a temporary file
+#: What the API server takes for the name of a volume, which is that of a directory here.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,11 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
             volume, which becomes that of a directory, is none that an API server accepts.
     """
     main = pod["spec"]["containers"][0]
+    for volume in pod["spec"].get("volumes") or ():
+        if not _NAME.fullmatch(volume["name"]):
+            raise ValueError(
+                f"volume {volume['name']!r}: expected lower-case letters, digits and -; choose such a name"
+            )
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     data_of = {config_map["metadata"]["name"]: config_map.get("data") or {} for config_map in config_maps}
     own = {TMP_DIR: tmp_folder, SHM_DIR: Path(SHM_DIR)}
@@ -86,7 +93,7 @@ def _mount(mount: Body, volume: Body, data_of: Mapping[str, Body], volumes_folde
             target = folder / file_name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-            target.chmod(source.get("defaultMode", 0o644))
+            target.chmod(source.get("defaultMode", 0o644) & 0o777)
     part = folder / sub_path  # a file of a ConfigMap, or a directory, which a kubelet would create
     if not part.exists():
         part.mkdir(parents=True)

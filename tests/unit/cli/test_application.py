@@ -70,7 +70,7 @@ def test_a_reader_that_ends_early_is_no_error(arguments: list[str], unbuffered: 
     assert done.returncode == 141
 
 
-_MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator", "ddpjob.client"}
+_MODELS = {"kubernetes", "aiohttp", "yaml", "celpy", "ddpjob_operator.api", "ddpjob.client"}
 #: What no command needs before the first answer of the API server if it only reads.
 _OTHERS = {
     *(

@@ -34,6 +34,26 @@ def test_values_and_restarts_are_found() -> None:
     assert as_csv(curves).splitlines()[:2] == ["metric,attempt,step,value,time", "loss,1,10,2.0,t"]
 
 
+def test_each_value_is_at_its_own_step_the_first_and_the_last_included() -> None:
+    """Progress lines of later steps repeat a value; a line for people has the step of the value."""
+    curves = read_curves(
+        lines(
+            'ddpjob-progress {"step": 0, "totalSteps": 300}',
+            "step 1/300 loss 1 accuracy 0.5",
+            'ddpjob-progress {"step": 63, "totalSteps": 300, "loss": 1.0, "metrics": {"accuracy": 0.5}}',
+            "step 64/300 loss 6.4e1",
+            'ddpjob-progress {"step": 125, "totalSteps": 300, "loss": 64.0, "metrics": {"accuracy": 0.5}}',
+            "epoch 2 step 300/300 loss 300 data 1.0 ms compute 2.0 ms 1,000 samples/s eta 0:00:00",
+            "step 1/2 loss 1.2.3",
+        )
+    )
+    assert {name: [(point.step, point.value) for point in points] for name, points in curves.points.items()} == {
+        "loss": [(1, 1.0), (64, 64.0), (300, 300.0)],
+        "throughput": [],
+        "accuracy": [(1, 0.5)],
+    }
+
+
 def test_a_named_metric_has_a_point_for_each_new_value() -> None:
     """Each line repeats the latest value; the accuracy is also in a line for people, which comes first."""
     curves = read_curves(

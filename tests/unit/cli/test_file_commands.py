@@ -57,6 +57,8 @@ def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["init", str(file), "--recipe", "digits", "--force"]) == 0
     assert f"ddpjob run {file} --local" in file.read_text(), "the comments name the file"
     assert main(["validate", str(file)]) == 0
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "absent")
+    assert main(["init", str(tmp_path / "link.yaml"), "--recipe", "digits"]) == 2
 
 
 def test_validate_reports_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,3 +168,11 @@ def test_what_has_no_equivalent_is_named(old: str, new: str, said: str) -> None:
 def test_what_cannot_be_converted_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConversionError, match=said):
         convert(list(yaml.safe_load_all(text)))
+
+
+def test_a_name_in_a_file_forges_no_line_of_the_converted_one() -> None:
+    (job,) = yaml.safe_load_all(MNIST)
+    job["metadata"]["name"] = "x\nkind: Secret"
+    job["spec"]["runPolicy"]["schedulingPolicy"] = {"q\nkind: Secret": 1}
+    job["spec"]["elasticPolicy"] = {"rdzvBackend": "c10d\nkind: Secret", "minReplicas": "1\nkind: Secret"}
+    assert "\nkind: Secret" not in convert([job])

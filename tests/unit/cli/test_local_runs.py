@@ -7,6 +7,7 @@ import pytest
 from ddpjob_cli import run_local
 from ddpjob_cli.__main__ import main
 from ddpjob_cli.local_runs import interrupted, write_objects
+from ddpjob_cli.run_local import _new_folder
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
 
@@ -107,3 +108,58 @@ def test_a_run_is_compared_with_one_that_has_no_values(
     assert "loss" in shown
     assert str(trained) in shown
     assert str(failed) not in shown
+
+
+_JOB = {
+    "metadata": {"name": "../../net", "namespace": "default"},
+    "spec": {"command": ["x"]},
+    "status": {"phase": "Failed"},
+}
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        "",
+        "[]",
+        '{"job": 1}',
+        '{"job": {}, "pods": []}',
+        '{"job": {"metadata": 5}}',
+        "[" * 9000,
+        '{"pods": ' + "[" * 9000 + "]" * 9000 + "}",
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "explain", "report"])
+def test_a_directory_of_somebody_else_is_read_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, objects: str
+) -> None:
+    run = run_of(tmp_path, "20261123-084053")
+    (run / "objects.json").write_text(objects)
+    assert main([command, str(run)]) == 2
+    assert "objects.json is not the record of a run" in capsys.readouterr().err
+
+
+def test_a_report_is_written_here_and_for_the_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path / "theirs", "20261123-084053")
+    write_objects(run, _JOB, [])
+    here = tmp_path / "a/b/here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert main(["report", str(run)]) == 0
+    assert [file.name for file in here.iterdir()] == ["net.html"]
+    assert (here / "net.html").stat().st_mode & 0o077 == 0
+    (here / "net.html").rename(tmp_path / "precious")
+    (here / "net.html").symlink_to(tmp_path / "precious")
+    assert main(["report", str(run)]) == 2
+    assert "net.html: Too many levels of symbolic links; check the path" in capsys.readouterr().err
+
+
+def test_the_directory_of_a_run_is_for_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / ".ddpjob").mkdir()
+    (tmp_path / ".ddpjob/.gitignore").symlink_to(tmp_path / "precious")
+    assert _new_folder("net").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "precious").read_text() == "x"

@@ -1,6 +1,7 @@
 """What is said of a manifest that is wrong."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -142,6 +143,13 @@ def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "found 'text'; expected an object" in error(written(tmp_path, "text"))
     assert "found DDPJob, DDPJob; expected exactly one DDPJob" in error(written(tmp_path, GOOD, GOOD))
     assert "found nothing; expected exactly one DDPJob" in error(written(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "forged", [{"kind": "x\nFORGED"}, {"spec\nFORGED": 1}, {"spec": {"x\nFORGED": 1, "command": ["x"]}}]
+)
+def test_a_name_in_a_file_forges_no_line_of_the_message(tmp_path: Path, forged: dict[str, Any]) -> None:
+    assert not any(line.startswith("FORGED") for line in error(written(tmp_path, {**GOOD, **forged})).splitlines())
 
 
 def test_config_maps_come_along_and_other_objects_are_named(tmp_path: Path) -> None:

@@ -53,6 +53,52 @@ def test_secrets_are_left_out() -> None:
     assert spec["env"] == [{"name": "HF_TOKEN", "value": "(left out)"}]
 
 
+def test_no_part_of_a_manifest_keeps_a_secret() -> None:
+    body = {
+        "metadata": {"annotations": {"kapp.k14s.io/original": '{"a": "LEAK"}', "kueue.x-k8s.io/a": "KEPT"}},
+        "spec": {
+            "command": ["sh", "-c", "A=1 HF_TOKEN=LEAK python t.py --wandb-key LEAK; curl -H 'X-Auth: LEAK' --lr KEPT"],
+            "env": [{"name": "A", "value": "LEAK"}, {"name": "B", "value": "LEAK", "x": "KEPT"}],
+            "trainer": {"settings": {"hub_auth": "LEAK", "tokenizer": "KEPT", "max_tokens": "KEPT"}},
+            "template": {
+                "metadata": {"annotations": {"x": "LEAK"}},
+                "spec": {
+                    "initContainers": [
+                        {"command": ["git", "clone", "https://user:LEAK@git.example.org/KEPT"]},
+                        {
+                            "args": [
+                                "--auth",
+                                "LEAK",
+                                "-p",
+                                "LEAK",
+                                "--pat=LEAK",
+                                '{"api_key": "LEAK"}',
+                                "--path",
+                                "KEPT",
+                            ]
+                        },
+                    ],
+                    "tolerations": [{"key": "KEPT"}],
+                    "volumes": [
+                        {"csi": {"driver": "KEPT", "volumeAttributes": {"mountOptions": "password=LEAK", "x": "LEAK"}}},
+                        {"secret": {"secretName": "KEPT"}, "flexVolume": {"options": {"a": "LEAK"}}},
+                    ],
+                },
+            },
+        },
+    }
+    text = str(redacted(body))
+    assert "LEAK" not in text
+    assert text.count("KEPT") == str(body).count("KEPT")
+
+
+def test_the_password_of_an_address_is_on_no_part_of_the_page() -> None:
+    status = {**BODY["status"], "message": "cannot clone https://user:LEAK@git.example.org"}
+    text = page(read_job({**BODY, "status": status}), [], [], Curves(points={}), [], versions={}, created="now")
+    assert "git.example.org" in text
+    assert "LEAK" not in text
+
+
 def test_a_local_run_has_no_events_that_a_cluster_could_have_kept() -> None:
     local = {**BODY, "metadata": {**BODY["metadata"], "annotations": {"ddpjob.dev/local-run": ".ddpjob/runs/net"}}}
     texts = [page(read_job(body), [], [], Curves(points={}), [], versions={}, created="now") for body in (BODY, local)]

@@ -37,6 +37,24 @@ def test_of_a_traceback_the_message_of_a_pod_is_the_exception() -> None:
     assert pod(0, terminated={"exitCode": 1, "message": "rank 1\nno space left"}).message == "rank 1: no space left"
 
 
+@pytest.mark.parametrize(
+    ("said", "phase"),
+    [
+        ({}, "data"),
+        ({"phase": "\x1b]52;c;cHduZWQ=\x07\x1b[2J\u202eX" + "y" * 99}, "X" + "y" * 31),
+        *(({name: 10**400}, None) for name in ("rank", "step", "memory_bytes")),
+        *(({"seconds_in_phase": value}, None) for value in (1e308, float("nan"))),
+        ({"seconds": {"data": -1e300}}, None),
+    ],
+)
+def test_what_an_image_says_of_a_rank_is_visible_and_bounded(said: dict[str, Any], phase: str | None) -> None:
+    fields = {"rank": 0, "step": 1, "phase": "data", "seconds_in_phase": 1.0, "num_samples": 1, "memory_bytes": 1}
+    line = json.dumps({"rank": 0, "answer": json.dumps({**fields, **said}), "error": ""})
+    found = inspection._read_state(inspection._read(pod(0), line))
+    assert (found.state.phase if found.state else None) == phase
+    assert bool(found.error) is (phase is None)
+
+
 class Pods:
     """Answers of pods, by name."""
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ddpjob.client.files import MAX_FILES, config_map_of, read_folder, with_files
+from ddpjob.client.files import MAX_FILES, config_map_of, read_folder, secret_names, with_files
 
 JOB = {"metadata": {"name": "j"}, "spec": {"command": ["python", "train.py"]}}
 
@@ -101,11 +101,44 @@ def test_rules_of_sub_directories_and_of_the_repository_above_count(tmp_path: Pa
     assert sorted(read_folder(tmp_path / "project")) == ["net/keep.log", "train.py"]
 
 
-def test_links_to_files_are_followed_and_those_to_directories_are_not(tmp_path: Path) -> None:
-    tree(tmp_path, "elsewhere/real.py", "here/train.py")
-    (tmp_path / "here/link.py").symlink_to("../elsewhere/real.py")
-    (tmp_path / "here/loop").symlink_to(".")
-    assert read_folder(tmp_path / "here") == {"link.py": b"x", "train.py": b"x"}
+def test_links_to_files_that_are_sent_are_followed_and_those_to_directories_are_not(tmp_path: Path) -> None:
+    tree(tmp_path, "train.py")
+    (tmp_path / "link.py").symlink_to("train.py")
+    (tmp_path / "loop").symlink_to(".")
+    assert read_folder(tmp_path) == {"link.py": b"x", "train.py": b"x"}
+
+
+@pytest.mark.parametrize("target", ["/proc/self/environ", "/etc/passwd", "../key", ".env", "ignored.txt", "second"])
+def test_a_link_to_a_file_that_is_not_sent_is_refused(tmp_path: Path, target: str) -> None:
+    """Git keeps links, so a repository of somebody else could name any file of the user."""
+    here = tree(tmp_path / "here", "train.py", ".env", "ignored.txt", "../key")
+    (here / ".gitignore").write_text("ignored.txt\n/second\n")
+    (here / "second").symlink_to("../key")
+    (here / "notes.txt").symlink_to(target)
+    with pytest.raises(ValueError, match=r"notes.txt is a link to .*; replace the link by the file, or exclude it"):
+        read_folder(here)
+
+
+@pytest.mark.parametrize(
+    ("names", "are_secret"),
+    [
+        (
+            ["id_rsa", "a/id_ed25519", "server.pem", "prod.env", "kubeconfig", "credentials.json", "aws-credentials"],
+            True,
+        ),
+        (
+            [".env.local", "hf_token", "token.txt", "my-secrets.yaml", "service-account.json", "private_key", "x.P12"],
+            True,
+        ),
+        (
+            ["train.py", "tokenizer.json", "special_tokens_map.json", "token.py", "secrets.py", "keys.txt", "env.md"],
+            False,
+        ),
+        (["environment.yml", "monkey.txt", "passwordless.md", "id_rsa.pub", "tokens.bin"], False),
+    ],
+)
+def test_names_that_look_like_secrets_are_found(names: list[str], *, are_secret: bool) -> None:
+    assert secret_names(names) == (sorted(names) if are_secret else [])
 
 
 def test_what_does_not_fit_names_the_largest_files_and_the_ways_out(tmp_path: Path) -> None:

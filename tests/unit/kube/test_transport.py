@@ -10,6 +10,9 @@ import aiohttp
 import pytest
 from kubernetes.aio.client import Configuration
 
+from ddpjob.client.jobs import read_job
+from ddpjob_cli.output import json_text, yaml_text
+from ddpjob_cli.report_page import redacted
 from ddpjob_operator.transport import errors
 from ddpjob_operator.transport.access import is_proxied
 from ddpjob_operator.transport.connection import Connection, Request, lines_of, reason_of
@@ -87,6 +90,18 @@ def test_an_unexpected_order_of_fields_is_decoded_whole(text: str) -> None:
     by_name = json.loads(json.dumps({"items": [pod(text, SET_BY), pod(text, SET_BY)]}, sort_keys=True))
     assert decoded(PODS, compact(by_name)) == by_name
     assert decoded(DDPJOBS, compact(by_name)) == by_name
+
+
+@pytest.mark.parametrize("depth", [100, 1500, 9000])
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}"), ('{"a\\"":"]}{","b":[', '],"c":{}}')])
+def test_an_object_of_any_depth_can_be_read_listed_and_printed(start: str, end: str, depth: int) -> None:
+    deep = f'{{"metadata":{{"namespace":"n","name":"deep"}},"spec":{{"template":{start * depth}1{end * depth}}},"status":{{"phase":"Running"}}}}'
+    items = decoded(DDPJOBS, f'{{"items":[{deep},{{"metadata":{{"name":"next"}}}}]}}'.encode())["items"]
+    assert items[1] == {"metadata": {"name": "next"}}
+    job = read_job(items[0])
+    assert (job.name, job.phase) == ("deep", "Running")
+    for reader in (json_text, yaml_text, redacted):
+        assert reader(job.body)
 
 
 def test_what_is_not_json_is_refused() -> None:

@@ -189,6 +189,21 @@ def test_a_store_that_is_lost_with_no_other_to_come_ends_the_rank(monkeypatch, m
         distributed.meet(worker(1 if mine is None else 0, 2), {}, torch.device("cpu"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "changed", "expected"),
+    [
+        ("ProcessGroupNCCL", {}, "NCCL by ProcessGroupNCCL, set by 7 variables"),
+        ("ProcessGroupNCCL", {"TORCH_NCCL_ENABLE_TIMING": "0"}, "not as ddpjob sets them: TORCH_NCCL_ENABLE_TIMING=0"),
+        ("ProcessGroupNCCL2", {}, "TORCH_DIST_USE_NCCL2=0 has no effect in torch"),
+        ("ProcessGroupNCCL2", {"TORCH_DIST_USE_NCCL2": "1"}, "not as ddpjob sets them: TORCH_DIST_USE_NCCL2=1"),
+    ],
+)
+def test_what_nccl_was_told_is_compared_with_what_runs(kind, changed, expected):
+    found = distributed.nccl_in_effect(type(kind, (), {})(), distributed.NCCL_SETTINGS | changed)
+    assert expected in found
+    assert ("has no effect" in found) == (kind == "ProcessGroupNCCL2" and not changed)
+
+
 class Program:
     """Runs when it is unpickled."""
 

@@ -1,6 +1,8 @@
 """The state of a script's training: its parts, and the generators of random numbers."""
 
 import random
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 
@@ -127,3 +129,27 @@ def test_what_a_set_or_a_counter_holds_is_checked_at_each_save():
         sampler.drawn = [later]
         with pytest.raises(ConfigError, match=r"\['drawn'\]"):
             state.check_loadable()
+
+
+def test_a_checkpoint_and_the_last_step_show_the_values_of_their_own_step():
+    program = """
+import torch
+from ddpjob_session import reported, session
+reported.REPORT_SECONDS = 1e9  # else once a second
+loss = torch.zeros(())
+with session.Session() as run:
+    for step in run.steps(total=6):
+        loss += 1  # the tensor stays the script's
+        run.report(loss=loss)
+        run.report(number=2**24 + 1)
+        if step == 2:
+            run.save()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("step ")] == [
+        "step 1/6 loss 1",
+        "step 1/6 number 16777217",
+        "step 3/6 loss 3 number 16777217",
+        "step 6/6 loss 6",
+        "step 6/6 number 16777217",
+    ]

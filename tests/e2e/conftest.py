@@ -45,7 +45,7 @@ def namespace(cluster: AnyCluster, installed_operator: None) -> Iterator[str]:  
         yield name
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def machine(cluster: AnyCluster) -> testbed.Cluster:
     """The cluster where its machine can be reached, for faults injected from outside."""
     if isinstance(cluster, testbed.ExternalCluster):

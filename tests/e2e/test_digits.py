@@ -4,13 +4,10 @@ import json
 import os
 import re
 import signal
-import time
 
 import pytest
 
 import testbed
-from ddpjob_operator.core.failure.restart import SHORT_SECONDS
-from ddpjob_operator.core.times import epoch_seconds
 from support import REPOSITORY
 
 EXAMPLES = REPOSITORY / "manifests/examples"
@@ -50,60 +47,6 @@ def accuracy(log: str) -> float:
     return float(re.findall(r"accuracy ([\d.]+) %", log)[-1])
 
 
-def test_a_killed_rank_starts_again_in_its_pod(job, machine) -> None:
-    job.apply("in-place", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
-    job.wait_step(20)
-    pods = {pod["metadata"]["uid"] for pod in job.pods(1)}
-    launcher = machine.container_pid(job.namespace, "in-place-1-1", "trainer")
-    os.kill(testbed.child_named(launcher, "rank 1"), signal.SIGKILL)
-
-    wait_for_resumptions(job, 1)
-    testbed.wait_for(
-        "the restart in the status",
-        lambda: job.status.get("progress", {}).get("inPlaceRestarts") == 1,
-        seconds=300,
-        every_seconds=0.5,
-    )
-    assert (job.status["phase"], job.status["attempt"]) == ("Running", 1)
-    assert {pod["metadata"]["uid"] for pod in job.pods(1)} == pods
-
-
-@pytest.mark.parametrize(("rank", "losses"), [(0, ["Killed", "PodDeleted"]), (1, ["PodDeleted", "Killed"])])
-def test_a_lost_pod_is_replaced_while_the_other_waits(job, machine, rank, losses) -> None:
-    """Its successor is lost too, in another way. Rank 0 serves the store, and its log has the progress."""
-    first = f"lost-1-{rank}"
-    job.apply("lost", nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True})
-    job.wait_step(20)
-    survivor = job.pods(1)[1 - rank]["metadata"]
-    for number, (pod, loss) in enumerate(zip((first, f"{first}-r1"), losses, strict=True), start=1):
-        if loss == "Killed":
-            os.kill(machine.container_pid(job.namespace, pod, "trainer"), signal.SIGKILL)
-        else:
-            job.kubectl("delete", "pod", pod, "-n", job.namespace, "--wait=false")
-        of_rank_0 = 0 if rank else number
-        wait_for_resumptions(job, number if rank else 1, replacement=of_rank_0)
-        wait_for_progress_beyond(job, job.step(replacement=of_rank_0))
-        if number == 1:
-            wait_for_a_run_of(
-                job, SHORT_SECONDS
-            )  # otherwise the next loss is the second within moments, and has to wait
-
-    testbed.wait_for(
-        "the report that the second new pod has joined",
-        lambda: job.status.get("progress", {}).get("joinedReplacements") == 2,
-        seconds=300,
-        every_seconds=0.5,
-    )
-    status = job.wait_phase("Running", seconds=300)
-    assert status["attempt"] == 1
-    assert status["replacedPods"] == [{"rank": rank, "replacement": 2}]
-    assert [past["reason"] for past in status["attempts"]] == losses
-    assert (status["restarts"]["infrastructure"], status["restarts"]["counted"]) == (1, 1)
-    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
-    assert pods[survivor["name"]]["metadata"]["uid"] == survivor["uid"]
-    assert pods[first if losses[0] == "Killed" else f"{first}-r1"]["status"]["phase"] == "Failed"
-
-
 @pytest.mark.parametrize("rank", [1, 0])
 def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine, rank) -> None:
     """The kubelet hands the variables of its rank over to a container that has been there all the time."""
@@ -129,35 +72,6 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine,
     for kept in (survivor, spare):
         assert pods[kept]["metadata"]["uid"] == before[kept]
     assert [s["restartCount"] for s in pods[spare]["status"]["containerStatuses"]] == [0]
-
-
-def wait_for_a_run_of(job, seconds: float) -> None:
-    def runs_for_so_long() -> bool:
-        since = job.status.get("runningSince")
-        return since is not None and time.time() - epoch_seconds(since) > seconds
-
-    testbed.wait_for(f"{seconds} s of training", runs_for_so_long, seconds=300, every_seconds=0.5)
-
-
-def wait_for_resumptions(job, number: int, replacement: int = 0) -> None:
-    """Wait until training goes on after so many restarts, by the log of this pod of rank 0."""
-    resumed = "in memory: no step is lost"
-    after = rf"(?s)(?:{resumed}.*?\bstep \d+/.*?){{{number}}}"
-    testbed.wait_for(
-        f"step after {number} restarts",
-        lambda: re.search(after, job.log(replacement=replacement)),
-        seconds=300,
-        every_seconds=0.5,
-    )
-
-
-def wait_for_progress_beyond(job, step: int) -> int:
-    return testbed.wait_for(
-        f"status.progress.step beyond {step}",
-        lambda: found if (found := job.status.get("progress", {}).get("step", 0)) > step else None,
-        seconds=300,
-        every_seconds=0.5,
-    )
 
 
 @pytest.mark.parametrize("example", ["own-script", "own-session"])

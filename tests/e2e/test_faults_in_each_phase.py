@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+import testbed
 from chaos import cell as cells
-from chaos.laboratory import Laboratory
+from chaos.laboratory import Laboratory, laboratory
 from chaos.matrix import CLUSTER_WIDE, Cell, Fault, Phase
 
 SAMPLE = (
@@ -18,21 +19,23 @@ SAMPLE = (
     Cell(Fault.DRAIN, Phase.STEADY),
     Cell(Fault.OPERATOR, Phase.FINISHING),
     Cell(Fault.KILL, Phase.STEADY, in_place=True),
-    Cell(Fault.MAIN_PROCESS, Phase.STEADY, in_place=True),
+    Cell(Fault.DELETE, Phase.STEADY, in_place=True),
+    Cell(Fault.FIRST_MAIN_PROCESS, Phase.STEADY, in_place=True),
+    Cell(Fault.REPLACED_LATER, Phase.STEADY, in_place=True),
 )
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Iterator[Laboratory]:
-    """The cluster that the sample runs on."""
-    with Laboratory(replicas=2) as laboratory:
-        yield laboratory
+def lab(machine: testbed.Cluster) -> Iterator[Laboratory]:
+    """The cluster of all end-to-end tests, with two operators meanwhile."""
+    with laboratory(machine) as lab:
+        yield lab
 
 
 @pytest.mark.parametrize("cell", SAMPLE, ids=lambda cell: cell.name)
-def test_the_outcome_is_the_one_in_the_table(laboratory: Laboratory, cell: Cell) -> None:
-    result = cells.run(laboratory, cell)
+def test_the_outcome_is_the_one_in_the_table(lab: Laboratory, cell: Cell) -> None:
+    result = cells.run(lab, cell)
 
     if cell.fault in CLUSTER_WIDE:
-        laboratory.repair()
-    assert result.right, "\n".join([result.wrong, *result.seen])
+        lab.repair()
+    assert not result.wrong, "\n".join([result.wrong, *result.seen])

@@ -14,9 +14,6 @@ import testbed
 from support.helm_release import install, load_images
 from support.job_on_cluster import JobOnCluster, fresh_namespace
 
-#: Each test that keeps checkpoints claims a volume, which cannot be claimed again.
-NUM_MORE_VOLUMES = 4
-
 AnyCluster = testbed.Cluster | testbed.ExternalCluster
 
 
@@ -27,8 +24,6 @@ def cluster() -> Iterator[AnyCluster]:
         yield testbed.ExternalCluster(Path(other))
         return
     with testbed.Cluster(nodes=2) as cluster:
-        for number in range(NUM_MORE_VOLUMES):
-            cluster.add_volume(f"e2e-{number}")
         yield cluster
 
 

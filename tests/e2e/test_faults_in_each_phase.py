@@ -14,6 +14,7 @@ SAMPLE = (
     Cell(Fault.KILL, Phase.CHECKPOINTING),
     Cell(Fault.DELETE, Phase.STEADY),
     Cell(Fault.EVICT, Phase.PENDING),
+    Cell(Fault.EVICT, Phase.STEADY),
     Cell(Fault.STOP, Phase.FIRST_STEP),
     Cell(Fault.SUSPEND, Phase.STEADY),
     Cell(Fault.DRAIN, Phase.STEADY),
@@ -22,6 +23,8 @@ SAMPLE = (
     Cell(Fault.DELETE, Phase.STEADY, in_place=True),
     Cell(Fault.FIRST_MAIN_PROCESS, Phase.STEADY, in_place=True),
     Cell(Fault.REPLACED_LATER, Phase.STEADY, in_place=True),
+    Cell(Fault.GROW, Phase.STEADY, in_place=True),
+    Cell(Fault.SHRINK, Phase.STEADY, in_place=True),
 )
 
 

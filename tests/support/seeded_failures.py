@@ -96,8 +96,6 @@ class SeededFailure:
     """The rank that it must name, with its pod and its node."""
     logged: str = ""
     """A regular expression that this rank's log, or rank 0's, must match once the program has ended."""
-    within_seconds: float = 300
-    """From the fault, or from `kubectl apply` where there is none, to the reason in the column."""
     leads_to: str = "Failed"
     """The state that the job must then reach before it is described."""
     program: str = BUSY
@@ -143,7 +141,6 @@ FAILURES = (
         rank=1,
         logged=r"Traceback \(most recent call last\):",
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="exception-under-torchrun",
@@ -152,7 +149,6 @@ FAILURES = (
         reason="ProgramError",
         rank=1,
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="exception-in-one-pod",
@@ -161,7 +157,6 @@ FAILURES = (
         reason="ProgramError",
         rank=0,
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="denied-write",
@@ -178,7 +173,6 @@ FAILURES = (
         reason="BadConfig",
         rank=0,
         patterns=["/data"],
-        within_seconds=300,
     ),
     SeededFailure(
         name="out-of-memory",
@@ -208,7 +202,6 @@ FAILURES = (
         reason="CollectiveTimeout",
         rank=0,
         patterns=["8000 ?ms"],
-        within_seconds=300,
     ),
     SeededFailure(
         name="no-gpus-in-time",

@@ -161,7 +161,7 @@ def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
 def _wait_nothing_runs(target: Target) -> None:
     """After the end no pod of the job runs, nor any process of it, whatever the cluster thinks."""
     what = f"all processes of {target.name} to be gone after its end"
-    testbed.wait_for(what, lambda: not target.processes(), seconds=CLEAN_SECONDS, every_seconds=0.2)
+    testbed.wait_for(what, lambda: not target.processes(), seconds=CLEAN_SECONDS)
     testbed.wait_for(f"all pods of {target.name} to have ended", lambda: not target.runs(), seconds=CLEAN_SECONDS)
 
 
@@ -213,7 +213,6 @@ def _remove(target: Target, cell: Cell) -> None:
         f"pods and Service of {target.name} to be gone",
         lambda: not laboratory.pods(target.name) and laboratory.service(target.name) is None,
         seconds=CLEAN_SECONDS,
-        every_seconds=0.2,
     )
     if cell.phase == Phase.PENDING:
         nodes = [node.name for node in laboratory.cluster.nodes]

@@ -105,7 +105,6 @@ class Laboratory:
             f"{self.replicas} operators to be ready",
             lambda: sum(map(_ready, self.operators())) == self.replicas,
             seconds=90,
-            every_seconds=0.2,
         )
 
     # --- Health -------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def state_of_machine() -> Mapping[str, object]:
 def wait_until_as(before: Mapping[str, object]) -> None:
     """Network namespaces of containers, and the devices in them, go a moment after their last process."""
     with contextlib.suppress(testbed.DeadlineError):
-        testbed.wait_for("the machine to be as it was", lambda: state_of_machine() == before, seconds=240)
+        testbed.wait_for("the machine to be as it was", lambda: state_of_machine() == before)
     assert state_of_machine() == before
 
 

@@ -15,12 +15,12 @@ EXAMPLES = REPOSITORY / "manifests/examples"
 
 def test_the_digits_example_trains_to_97_percent(job) -> None:
     job.apply_file(EXAMPLES / "digits.yaml")
-    job.wait_phase("Running", seconds=300)
+    job.wait_phase("Running")
     pods = job.pods(1)
     columns = job.kubectl("get", "ddpjob", "digits", "-n", job.namespace)
     shown = ("-n", job.namespace, "--", "python", "-c", "import json, os; print(json.dumps(dict(os.environ)))")
     environments = [json.loads(job.kubectl("exec", pod["metadata"]["name"], *shown)) for pod in pods]
-    status = job.wait_end(seconds=300)
+    status = job.wait_end()
     log = job.kubectl("logs", "-n", job.namespace, "--tail=-1", "-l", "ddpjob.dev/job=digits,ddpjob.dev/rank=0")
     of_the_job = "--field-selector=involvedObject.kind=DDPJob,involvedObject.name=digits"
     events = job.kubectl.json("get", "events", "-n", job.namespace, of_the_job)["items"]
@@ -53,7 +53,7 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine,
     name = f"spare-{rank}"
     job.apply(name, nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True, "spares": 1})
     job.wait_step(20)
-    testbed.wait_for("the spare pod", lambda: "1 of 1 spare pods" in job.status["message"], seconds=300)
+    testbed.wait_for("the spare pod", lambda: "1 of 1 spare pods" in job.status["message"])
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods(1)}
     first, spare = f"{name}-1-0", f"{name}-1-spare0-0"
     os.kill(machine.container_pid(job.namespace, f"{name}-1-{rank}", "trainer"), signal.SIGKILL)
@@ -63,8 +63,8 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine,
         log = job.kubectl("logs", rank_0, "-c", "trainer", "-n", job.namespace)
         return re.search(r"in memory: no step is lost[\s\S]*\bstep \d+/", log)
 
-    testbed.wait_for("a step after the loss", next_step, seconds=300)
-    status = job.wait_phase("Running", seconds=300)
+    testbed.wait_for("a step after the loss", next_step)
+    status = job.wait_phase("Running")
     assert status["attempt"] == 1
     assert status["replacedPods"] == [{"rank": rank, "replacement": 1, "spare": spare}]
     pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
@@ -78,5 +78,5 @@ def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine,
 def test_the_examples_of_scripts_run_under_torchrun_and_our_launcher(job, example) -> None:
     job.apply_file(EXAMPLES / f"{example}.yaml")
 
-    assert job.wait_end(seconds=300)["phase"] == "Succeeded"
+    assert job.wait_end()["phase"] == "Succeeded"
     assert "4 ranks found y = 3.00x + 1.00" in job.log()

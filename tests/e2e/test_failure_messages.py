@@ -5,7 +5,7 @@ All failures are caused at the same time, except the one that takes a node away.
 
 import concurrent.futures
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 import pytest
@@ -24,22 +24,18 @@ def play(failure: SeededFailure, cluster) -> tuple[str, str]:
         job = JobOnCluster(cluster.kubectl, namespace)
         failure.apply(job)
         if failure.fault:
-            job.wait_phase("Running", seconds=300)
+            job.wait_phase("Running")
             failure.fault(cluster, job)
         try:
             testbed.wait_for(
                 f"job {job.name} to fail by {failure.reason}",
                 lambda: job.status.get("failure", {}).get("reason") == failure.reason,
-                seconds=300,
-                every_seconds=0.5,
             )
-            job.wait_phase(failure.leads_to, seconds=300)
+            job.wait_phase(failure.leads_to)
             if failure.logged:
                 testbed.wait_for(
                     f"{failure.logged} in the log of the rank that failed",
                     lambda: re.search(failure.logged, job.log(1, failure.rank or 0)),
-                    seconds=300,
-                    every_seconds=1,
                 )
             return job.kubectl("get", "ddpjob", job.name, "-n", job.namespace), with_event(job, failure.reason)
         except testbed.DeadlineError as error:
@@ -55,13 +51,11 @@ def with_event(job: JobOnCluster, reason: str) -> str:
     return testbed.wait_for(
         f"kubectl describe to show an Event {reason} of job {job.name}",
         lambda: text if f" {reason} " in (text := describe(job)).partition("\nEvents:")[2] else None,
-        seconds=300,
-        every_seconds=1,
     )
 
 
 @pytest.fixture(scope="module")
-def outcomes(cluster, installed_operator: None) -> Iterator[Mapping[str, Future[tuple[str, str]]]]:  # noqa: ARG001
+def outcomes(cluster, installed_operator: None) -> Mapping[str, Future[tuple[str, str]]]:  # noqa: ARG001
     """What kubectl showed of each failure that can be caused here, by its name."""
     mine = isinstance(cluster, testbed.Cluster)
     with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -73,7 +67,7 @@ def outcomes(cluster, installed_operator: None) -> Iterator[Mapping[str, Future[
             if not node.kubelet.alive:
                 node.start_kubelet()
             cluster.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=300s")
-    yield futures
+    return futures
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, NODE_LOSS], ids=lambda failure: failure.name)

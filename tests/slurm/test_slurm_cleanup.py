@@ -29,5 +29,5 @@ def test_nothing_is_left_when_its_owner_is_killed(slurm):
         assert owner.stdout.readline().strip() in {"PENDING", "RUNNING", "CONFIGURING"}
         assert len(processes_of(folder)) >= 3, "munged, slurmctld, slurmd"
         owner.kill()
-    wait_for("its guard to remove the folder", lambda: not Path(folder).exists(), seconds=240)
-    wait_for("all its processes to be gone", lambda: not processes_of(folder), seconds=240)
+    wait_for("its guard to remove the folder", lambda: not Path(folder).exists())
+    wait_for("all its processes to be gone", lambda: not processes_of(folder))

@@ -109,34 +109,25 @@ class JobOnCluster:
         steps = re.findall(r"\bstep (\d+)/", self.log(attempt, replacement=replacement))
         return int(steps[-1]) if steps else -1
 
-    def wait_phase(self, *phases: str, seconds: float) -> dict[str, Any]:
+    def wait_phase(self, *phases: str) -> dict[str, Any]:
         """Wait until the job is in one of these phases; gives its status."""
         return testbed.wait_for(
             f"job {self.name} to be {' or '.join(phases)}",
             lambda: status if (status := self.status).get("phase") in phases else None,
-            seconds=seconds,
-            every_seconds=0.5,
         )
 
-    def wait_end(self, seconds: float) -> dict[str, Any]:
+    def wait_end(self) -> dict[str, Any]:
         """Wait until the job has ended; gives its status."""
-        return self.wait_phase(*TERMINAL, seconds=seconds)
+        return self.wait_phase(*TERMINAL)
 
-    def wait_step(self, step: int, attempt: int = 1, seconds: float = 300) -> None:
+    def wait_step(self, step: int, attempt: int = 1) -> None:
         """Wait until rank 0 of the attempt has printed this step."""
-        testbed.wait_for(
-            f"step {step} of attempt {attempt} of job {self.name}",
-            lambda: self.step(attempt) >= step,
-            seconds=seconds,
-            every_seconds=0.5,
-        )
+        testbed.wait_for(f"step {step} of attempt {attempt} of job {self.name}", lambda: self.step(attempt) >= step)
 
     def wait_gone(self) -> None:
         """Wait until no pod and no Service of the deleted job is left."""
         asked = ("get", "pods,services", "-n", self.namespace, "-l", f"ddpjob.dev/job={self.name}", "-o", "name")
-        testbed.wait_for(
-            "pods and Service to be gone", lambda: not self.kubectl(*asked), seconds=300, every_seconds=0.5
-        )
+        testbed.wait_for("pods and Service to be gone", lambda: not self.kubectl(*asked))
         self.name = ""
 
     def report(self) -> str:

@@ -118,9 +118,7 @@ class SeededFailure:
 
 def _stop_rank_1_in_training(cluster: AnyCluster, job: JobOnCluster) -> None:
     assert isinstance(cluster, testbed.Cluster)
-    testbed.wait_for(
-        "progress in the status", lambda: job.status.get("progress", {}).get("step"), seconds=300, every_seconds=1
-    )
+    testbed.wait_for("progress in the status", lambda: job.status.get("progress", {}).get("step"))
     os.kill(cluster.container_pid(job.namespace, f"{job.name}-1-1", "trainer"), signal.SIGSTOP)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -116,9 +115,7 @@ class Cluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -13,7 +13,6 @@ import os
 import ssl
 import subprocess
 import time
-import types
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,7 +134,7 @@ class ControlPlane:
         `kubectl wait` does not: it fails on a definition that is so new that it has no conditions.
         """
         served = ("api-resources", "--output=name")
-        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split(), seconds=240)
+        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split())
 
     def kubeconfig_of_account(self, namespace: str, account: str) -> Path:
         """A kubeconfig of a service account: with a token, as its pods have one."""
@@ -150,9 +149,7 @@ class ControlPlane:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -257,7 +254,7 @@ class ControlPlane:
             component.wait_ready()
         # Without it no pod can be created in the namespace.
         account = ("get", "serviceaccount", "default", "--ignore-not-found", "--output=name")
-        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account), seconds=240)
+        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account))
 
     def _make_keys(self) -> None:
         users = dict(_COMPONENT_USERS)

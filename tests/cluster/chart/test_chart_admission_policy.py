@@ -95,9 +95,7 @@ def requests(cluster):
     cluster.kubectl("create", "serviceaccount", "trainer", "-n", namespace)
     cluster.kubectl("create", "serviceaccount", "powerful", "-n", namespace)
     testbed.wait_for(
-        "the default service account",
-        lambda: cluster.exists("serviceaccount", "default", "-n", namespace),
-        seconds=240,
+        "the default service account", lambda: cluster.exists("serviceaccount", "default", "-n", namespace)
     )
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
     cluster.kubectl.apply(
@@ -110,7 +108,7 @@ def requests(cluster):
             {**requests.policy(""), "metadata": foreign},
         ]
     )
-    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=240)
+    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"))
     return requests
 
 

@@ -59,7 +59,7 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
             "Pending",
         ]
 
-    testbed.wait_for("all four pods to be in their phase", settled, seconds=240)
+    testbed.wait_for("all four pods to be in their phase", settled)
     terminated = state(kubectl, bare_namespace, "fails")["terminated"]
     assert isinstance(terminated, dict)
     assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (3, "Error", "ValueError: no")

@@ -193,3 +193,18 @@ async def test_a_deleted_lease_is_created_again(namespace: Namespace, start: Sta
     await eventually("another Lease", lambda: namespace.find(LEASES, "operator"))
     await namespace.apply("j")
     await namespace.reaches("j", "Running")
+
+
+async def test_a_new_leader_lists_everything_again(namespace: Namespace, start: Start) -> None:
+    """So that it creates no pod of an attempt that its caches show and that the former leader has ended."""
+    leader = start("first", lease_seconds=600)
+    standby = start("second", lease_seconds=600)
+    lists = [
+        f'ddpjob_api_requests_total{{code="200",resource="{kind}",verb="list"}}'
+        for kind in ("ddpjobs", "pods", "services")
+    ]
+    before = [metric(standby, line) for line in lists]
+    leader.stop()
+    await namespace.apply("j")
+    await namespace.reaches("j", "Running")
+    assert all(metric(standby, line) > number for line, number in zip(lists, before, strict=True))

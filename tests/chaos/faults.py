@@ -18,7 +18,6 @@ from chaos.matrix import NUM_RANKS, Fault
 from chaos.target import RECOVERY_SECONDS, Target
 from ddpjob_operator.core.failure.restart import SHORT_SECONDS
 from support.helm_release import SYSTEM_NAMESPACE
-from support.seeded_failures import IMPATIENT
 from testbed import tools
 from testbed.kubectl import KubectlError
 
@@ -271,6 +270,14 @@ def _kill_without_api_server(target: Target) -> None:
         server.start()
 
 
+#: A pod leaves a silent node after 5 s and gets 5 s to end.
+IMPATIENT = {
+    "terminationGracePeriodSeconds": 5,
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+        for taint in ("not-ready", "unreachable")
+    ],
+}
 _NO_SHARED_NODE = {
     "affinity": {
         "podAntiAffinity": {

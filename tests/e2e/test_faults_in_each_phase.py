@@ -18,6 +18,7 @@ SAMPLE = (
     Cell(Fault.STOP, Phase.FIRST_STEP),
     Cell(Fault.SUSPEND, Phase.STEADY),
     Cell(Fault.DRAIN, Phase.STEADY),
+    Cell(Fault.KUBELET, Phase.STEADY),
     Cell(Fault.OPERATOR, Phase.FINISHING),
     Cell(Fault.KILL, Phase.STEADY, in_place=True),
     Cell(Fault.DELETE, Phase.STEADY, in_place=True),

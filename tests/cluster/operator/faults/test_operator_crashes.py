@@ -69,7 +69,9 @@ async def test_all_jobs_end_as_with_an_operator_that_is_never_killed(
         async with jobs.carry_out():
             at_work = False
             for number in range(num_kills):
-                if (number % KILLS_PER_JOB == 0 or not at_work) and len(jobs.names) < max(len(SCRIPTS), num_kills // KILLS_PER_JOB):
+                if (number % KILLS_PER_JOB == 0 or not at_work) and len(jobs.names) < max(
+                    len(SCRIPTS), num_kills // KILLS_PER_JOB
+                ):
                     await jobs.apply(next(kinds), number)
                 at_work = await asyncio.to_thread(killer.kill)
             print(f"killed {dict(killer.moments)}")

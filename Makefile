@@ -41,9 +41,7 @@ test: test-unit test-processes test-cluster ## Run the tests that need no root a
 
 .PHONY: e2e
 e2e: need-root setup ## Run the end-to-end tests on two real nodes with the real images (as root)
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest tests/testbed/tests/test_testbed_nodes.py
 	@$(BIN)/pytest --timeout=600 tests/e2e
-	@test -n "$${E2E_KUBECONFIG:-}" || $(BIN)/pytest --timeout=600 tests/chaos
 
 .PHONY: format
 format: setup ## Format the code and fix what the linter can fix

@@ -26,7 +26,7 @@ test-cluster: cluster-programs ## Run the tests on real kube-apiservers
 	@$(MAKE) --no-print-directory check-generate-manifests
 	@$(BIN)/pytest $(PARALLEL) -m 'not nightly' \
 		tests/cluster/gangs tests/cluster/operator tests/cluster/client tests/cluster/chart tests/cluster/api $(S3_TESTS) \
-		$(filter-out %_nodes.py,$(wildcard tests/testbed/tests/test_*.py))
+		tests/testbed/tests
 
 .PHONY: slurm
 slurm: setup ## Run the trainer under a real Slurm of two nodes (as root; installs Debian's slurmd and munge)

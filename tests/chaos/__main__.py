@@ -6,31 +6,29 @@ import argparse
 import concurrent.futures
 import datetime
 import itertools
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import testbed
 from chaos import cell as cells
-from chaos.cell import Result
-from chaos.laboratory import Laboratory
+from chaos.laboratory import Laboratory, laboratory
 from chaos.matrix import CELLS, CLUSTER_WIDE, Cell, Fault, Phase
 from chaos.record import Record
 from support import REPOSITORY
-
-RESULTS = REPOSITORY / "hack" / "bench" / "results"
 
 
 class Run:
     """The cells of one run, job-local ones side by side, cluster-wide ones alone."""
 
-    def __init__(self, laboratory: Laboratory, record: Record, *, end: float) -> None:
-        self._laboratory = laboratory
-        self._record = record
-        self._end = end
+    def __init__(self, lab: Laboratory, record: Record, *, end: float) -> None:
+        self._lab, self._record, self._end = lab, record, end
         self._keeping = threading.Lock()  # two cells may end at the same time
-        self._conditions = laboratory.versions()
+        described = ["git", "describe", "--always", "--dirty"]
+        self._commit = subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
 
     def all_of(self, wanted: Sequence[Cell], *, num_parallel: int) -> None:
         """Run these cells in order until all are done or the time is up."""
@@ -42,26 +40,19 @@ class Run:
     def _one(self, cell: Cell) -> None:
         if time.monotonic() > self._end:
             return
-        result = cells.run(self._laboratory, cell)
+        began = time.monotonic()
+        result = cells.run(self._lab, cell)
         if cell.fault in CLUSTER_WIDE:
-            self._laboratory.repair()
+            self._lab.repair()
         if cell.fault in (Fault.OPERATOR, Fault.LEADER):
-            self._laboratory.renew_operators()
+            self._lab.renew_operators()
         with self._keeping:
-            self._record.keep(cell, result, self._conditions)
-            print(_line(result), flush=True)
-
-
-def _line(result: Result) -> str:
-    parts = result.recovery_seconds
-    recovered = " ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items()) if parts else "no restart"
-    facts = "".join(f"; {name} {seconds:.2f}" for name, seconds in result.facts_seconds.items())
-    outcome = "right" if result.right else f"WRONG: {result.wrong}"
-    job = "in place: " if result.in_place else ""
-    return (
-        f"{job}{result.fault:<20} {result.phase:<13} {outcome}; tier {result.tier}, attempts {result.attempts}, reason {result.reason},"
-        f" steps lost {result.steps_lost}; {recovered}{facts}; cell {result.seconds:.0f} s"
-    )
+            self._record.keep(cell, result, self._commit)
+            outcome = f"WRONG: {result.wrong}" if result.wrong else "right"
+            again = result.trains_again_seconds
+            timed = "no restart" if again is None else f"trains again after {again:.2f} s"
+            seconds = time.monotonic() - began
+            print(f"{cell.name:<35} {outcome}; {result.outcome.shown}; {timed}; cell {seconds:.0f} s", flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -69,40 +60,36 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--faults", nargs="+", type=Fault, choices=list(Fault), default=list(Fault), metavar="FAULT")
     parser.add_argument("--phases", nargs="+", type=Phase, choices=list(Phase), default=list(Phase), metavar="PHASE")
-    parser.add_argument(
-        "--jobs", choices=["all", "plain", "in-place"], default="all", help="with restart.inPlace or not"
-    )
-    parser.add_argument("--record", type=Path, default=RESULTS / f"chaos-{today}.json", help="continued if it is there")
-    parser.add_argument(
-        "--again",
-        choices=["nothing", "wrong", "all"],
-        default="nothing",
-        help="which recorded cells to run again (default: nothing)",
-    )
+    kinds = {"all": (False, True), "plain": (False,), "in-place": (True,)}
+    parser.add_argument("--jobs", choices=kinds, default="all", help="with restart.inPlace or not")
+    record = REPOSITORY / "build" / f"chaos-{today}.json"
+    parser.add_argument("--record", type=Path, default=record, help="continued if it is there")
+    again = {"nothing": (None,), "wrong": (None, False), "all": (None, False, True)}
+    parser.add_argument("--again", choices=again, default="nothing", help="which recorded cells to run again")
     parser.add_argument("--parallel", type=int, default=2, help="jobs side by side, where a fault touches one job only")
     parser.add_argument("--replicas", type=int, default=2, help="of the operator")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell after so long")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.jobs, arguments.again = kinds[arguments.jobs], again[arguments.again]
+    return arguments
 
 
 def main() -> int:
     """Run what is asked for; 0 if every one of those cells is recorded as right."""
-    arguments = _arguments()
-    record = Record(arguments.record)
+    given = _arguments()
+    record = Record(given.record)
     asked = [
         cell
         for cell in CELLS
-        if cell.allowed and cell.fault in arguments.faults and cell.phase in arguments.phases
-        if arguments.jobs == "all" or cell.in_place == (arguments.jobs == "in-place")
+        if cell.allowed and cell.fault in given.faults and cell.phase in given.phases and cell.in_place in given.jobs
     ]
-    again = {"nothing": (None,), "wrong": (None, False), "all": (None, False, True)}[arguments.again]
-    wanted = [cell for cell in asked if record.right(cell) in again]
+    wanted = [cell for cell in asked if record.right(cell) in given.again]
     print(f"chaos: {len(wanted)} cells to run of {len(asked)} asked for", flush=True)
     if wanted:
-        end = time.monotonic() + 60 * arguments.minutes
-        with Laboratory(replicas=arguments.replicas) as laboratory:
-            Run(laboratory, record, end=end).all_of(wanted, num_parallel=arguments.parallel)
-    print("\n".join(record.tables()))
+        end = time.monotonic() + 60 * given.minutes
+        with testbed.Cluster(nodes=2) as cluster, laboratory(cluster, replicas=given.replicas) as lab:
+            Run(lab, record, end=end).all_of(wanted, num_parallel=given.parallel)
+    print("\n".join(record.table()))
     return 0 if all(record.right(cell) for cell in asked) else 1
 
 

@@ -6,12 +6,13 @@ import shutil
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import testbed
 from chaos.faults import INJECTIONS
 from chaos.laboratory import NAMESPACE, VOLUME, Laboratory
+from chaos.marks import seconds_to_train, steps_lost
 from chaos.matrix import (
     CHECKPOINT_EVERY_STEPS,
     CHECKPOINT_STEP,
@@ -23,7 +24,6 @@ from chaos.matrix import (
     Outcome,
     Phase,
 )
-from chaos.recovery import recovery, recovery_in_place, steps_lost
 from chaos.target import Target
 from testbed.errors import TestbedError
 
@@ -42,40 +42,18 @@ MEMORY_LIMIT = "1536Mi"
 class Result:
     """The outcome of a cell."""
 
-    fault: str
-    phase: str
-    right: bool
+    outcome: Outcome
     wrong: str = ""
     """What differs from the expected outcome; empty if nothing does."""
-    status: str = ""
-    attempts: int = 0
-    counted: int = 0
-    infrastructure: int = 0
-    reason: str | None = None
-    message: str = ""
-    steps_lost: int = 0
-    in_place: bool = False
-    """Whether the job has `restart.inPlace: true`."""
-    tier: int = 0
-    """What started again, as `Outcome.tier`."""
-    recovery_seconds: dict[str, float] | None = None
-    facts_seconds: dict[str, float] = field(default_factory=dict)
-    ended_seconds: dict[str, float] = field(default_factory=dict)
-    """When each pod's program was known to have ended, after the fault, by attempt-rank."""
-    seconds: float = 0.0
-    """The whole cell."""
+    trains_again_seconds: float | None = None
+    """From the fault, or from the order to resume, until all ranks had done a step; None if none had to start again."""
     seen: list[str] = field(default_factory=list)
     """Phases and reasons of the status, in order."""
-
-    def as_json(self) -> dict[str, Any]:
-        """As it is stored in a record."""
-        return asdict(self)
 
 
 def run(laboratory: Laboratory, cell: Cell) -> Result:
     """Run a cell to its end and clean up after it; whatever goes wrong is in the result."""
-    began = time.time()
-    target = Target(laboratory=laboratory, job=cell.name, in_place=cell.in_place)
+    target = Target(laboratory=laboratory, name=cell.name, in_place=cell.in_place)
     injection = INJECTIONS[cell.fault]
     trouble = ""
     try:
@@ -88,17 +66,17 @@ def run(laboratory: Laboratory, cell: Cell) -> Result:
         else:
             (laboratory.volume / "marks" / cell.name / "injected").touch()
         injection.repair(target)
-        testbed.wait_for(f"{cell.name} to end", lambda: target.story.finished, seconds=END_SECONDS, every_seconds=0.1)
+        testbed.wait_for(f"{cell.name} to end", lambda: target.look().finished, seconds=END_SECONDS, every_seconds=0.1)
         _wait_nothing_runs(target)
     except (TestbedError, AssertionError, OSError) as error:
         trouble = str(error)
     except Exception:  # noqa: BLE001 one broken cell must not cost the others; the record shows it as wrong
         trouble = traceback.format_exc()
-    result = _judged(target, cell, time.time() - began, trouble)
+    result = _judged(target, cell, trouble)
     try:
         _remove(target, cell)
     except TestbedError as error:
-        result = _judged(target, cell, time.time() - began, f"{trouble} {error}".strip())
+        result = _judged(target, cell, f"{trouble} {error}".strip())
     return result
 
 
@@ -156,90 +134,59 @@ def _gate(job: str) -> str:
 def _open_gate(target: Target) -> None:
     """Let the pods go to the nodes. They go to the one that is labelled first, which is the one that faults are aimed at."""
     nodes = [node.name for node in reversed(target.laboratory.cluster.nodes)]
-    target.laboratory.cluster.kubectl("label", "nodes", *nodes, f"{_gate(target.job)}=open")
+    target.laboratory.cluster.kubectl("label", "nodes", *nodes, f"{_gate(target.name)}=open")
 
 
 def _reach(target: Target, phase: Phase) -> None:
     """Wait until the job is in the phase."""
 
     def reached() -> bool:
-        if target.story.finished:
-            raise AssertionError(f"{target.job} ended before it was {phase}: {target.story.status.get('message')}")
+        if target.look().finished:
+            raise AssertionError(f"{target.name} ended before it was {phase}: {target.status.get('message')}")
         if phase == Phase.PENDING:
-            lives = target.story.of(1).values()
-            return len(lives) == NUM_RANKS and all(life.unschedulable is not None for life in lives)
-        marks = target.laboratory.marks(target.job)
+            pods = target.pods(1)
+            return len(pods) == NUM_RANKS and all(_is_unschedulable(pod.body) for pod in pods.values())
+        marks = target.marks()
         return all((1, rank) in marks for rank in range(NUM_RANKS)) and (
             marks[1, 0].first("phase") is not None and marks[1, 1].first("rendezvous") is not None
         )
 
-    testbed.wait_for(f"{target.job} to be {phase}", reached, seconds=REACH_SECONDS, every_seconds=0.02)
+    testbed.wait_for(f"{target.name} to be {phase}", reached, seconds=REACH_SECONDS)
+
+
+def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
+    return any(c.get("reason") == "Unschedulable" for c in pod.get("status", {}).get("conditions", []))
 
 
 def _wait_nothing_runs(target: Target) -> None:
     """After the end no pod of the job runs, nor any process of it, whatever the cluster thinks."""
-    testbed.wait_for(
-        f"all processes of {target.job} to be gone after its end",
-        lambda: not target.laboratory.processes(target.story.uid),
-        seconds=CLEAN_SECONDS,
-        every_seconds=0.2,
-    )
-    testbed.wait_for(
-        f"all pods of {target.job} to have ended",
-        lambda: not list(target.story.alive()),
-        seconds=CLEAN_SECONDS,
-    )
+    what = f"all processes of {target.name} to be gone after its end"
+    testbed.wait_for(what, lambda: not target.processes(), seconds=CLEAN_SECONDS)
+    testbed.wait_for(f"all pods of {target.name} to have ended", lambda: not target.runs(), seconds=CLEAN_SECONDS)
 
 
-def _judged(target: Target, cell: Cell, seconds: float, trouble: str) -> Result:
-    fault_at = target.fault_at
-    story, marks = target.story, target.laboratory.marks(target.job)
-    status = story.status
+def _judged(target: Target, cell: Cell, trouble: str) -> Result:
+    status, marks = target.status, target.marks()
     restarts = status.get("restarts", {})
     failures = [*status.get("attempts", []), *([status["failure"]] if "failure" in status else [])]
     seen = Outcome(
-        attempts=story.attempt,
+        attempts=target.attempt,
         counted=restarts.get("counted", 0),
         infrastructure=restarts.get("infrastructure", 0),
         reason=failures[0]["reason"] if failures else None,
         steps_lost=steps_lost(marks),
-        tier=_tier(status, story.attempt),
+        tier=_tier(status, target.attempt),
     )
     done = max((m.step_done() or 0 for m in marks.values()), default=0)
     wrong = [trouble] if trouble else []
-    if not trouble and story.phase != "Succeeded":
-        wrong.append(f"ended as {story.phase} ({status.get('reason')}: {status.get('message')}), expected Succeeded")
+    if not trouble and target.phase != "Succeeded":
+        wrong.append(f"ended as {target.phase} ({status.get('reason')}: {status.get('message')}), expected Succeeded")
     if not trouble and done != TOTAL_STEPS:
         wrong.append(f"trained {done} steps, expected {TOTAL_STEPS}")
     if not any(_matches(seen, outcome) for outcome in cell.allowed):
-        wrong.append(f"{_shown(seen)}; expected {' or '.join(map(_shown, cell.allowed))}")
-    parts = recovery(story, marks, fault_at=fault_at, resumed_at=target.resumed_at) if fault_at else None
-    if fault_at and cell.in_place and story.attempt == 1:
-        parts = recovery_in_place(marks, fault_at=fault_at)
-    return Result(
-        fault=cell.fault,
-        phase=cell.phase,
-        right=not wrong,
-        wrong="; ".join(wrong),
-        status=story.phase,
-        attempts=seen.attempts,
-        counted=seen.counted,
-        infrastructure=seen.infrastructure,
-        reason=seen.reason,
-        message=failures[0].get("message", "") if failures else "",
-        steps_lost=seen.steps_lost,
-        in_place=cell.in_place,
-        tier=seen.tier or 0,
-        recovery_seconds=parts,
-        facts_seconds={name: round(value, 2) for name, value in target.facts.items()},
-        ended_seconds={
-            f"{attempt}-{rank}": round(life.stopped - fault_at, 2)
-            for (attempt, rank), life in sorted(story.pods.items())
-            if life.stopped is not None
-        },
-        seconds=round(seconds, 1),
-        seen=list(story.seen),
-    )
+        wrong.append(f"{seen.shown}; expected {' or '.join(outcome.shown for outcome in cell.allowed)}")
+    seconds = seconds_to_train(marks, target.fault_at) if target.fault_at and seen.tier else None
+    return Result(outcome=seen, wrong="; ".join(wrong), trains_again_seconds=seconds, seen=target.seen)
 
 
 def _matches(seen: Outcome, allowed: Outcome) -> bool:
@@ -258,28 +205,17 @@ def _tier(status: Mapping[str, Any], attempt: int) -> int:
     return int(bool(status.get("progress", {}).get("inPlaceRestarts")))
 
 
-def _shown(outcome: Outcome) -> str:
-    return (
-        f"tier {outcome.tier}, {outcome.attempts} attempts, {outcome.counted} counted, {outcome.infrastructure} infrastructure,"
-        f" reason {outcome.reason}, steps lost {outcome.steps_lost}"
-    )
-
-
 def _remove(target: Target, cell: Cell) -> None:
     """Leave nothing: job, pods, Service, marks, checkpoints, labels."""
     laboratory = target.laboratory
-    laboratory.cluster.kubectl(
-        "delete", "ddpjob", target.job, f"--namespace={NAMESPACE}", "--ignore-not-found", "--wait=false"
-    )
+    target.kubectl("delete", "ddpjob", target.name, "--ignore-not-found", "--wait=false")
     testbed.wait_for(
-        f"pods and Service of {target.job} to be gone",
-        lambda: not laboratory.pods(target.job) and laboratory.service(target.job) is None,
+        f"pods and Service of {target.name} to be gone",
+        lambda: not laboratory.pods(target.name) and laboratory.service(target.name) is None,
         seconds=CLEAN_SECONDS,
-        every_seconds=0.2,
     )
     if cell.phase == Phase.PENDING:
         nodes = [node.name for node in laboratory.cluster.nodes]
-        laboratory.cluster.kubectl("label", "nodes", *nodes, f"{_gate(target.job)}-")
-    shutil.rmtree(laboratory.volume / "marks" / target.job, ignore_errors=True)
-    shutil.rmtree(laboratory.volume / NAMESPACE / target.job, ignore_errors=True)
-    laboratory.stories.pop(target.job, None)
+        laboratory.cluster.kubectl("label", "nodes", *nodes, f"{_gate(target.name)}-")
+    for folder in ("marks", NAMESPACE):
+        shutil.rmtree(laboratory.volume / folder / target.name, ignore_errors=True)

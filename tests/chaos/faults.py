@@ -66,32 +66,27 @@ def _evict(target: Target) -> None:
 
 
 def _delete_service(target: Target) -> None:
-    before = target.laboratory.service(target.job)
+    before = target.laboratory.service(target.name)
     assert before is not None, "a job whose pods exist has its Service"
-    began = time.time()
-    target.kubectl("delete", "service", f"{target.job}-master", "--wait=false")
+    target.kubectl("delete", "service", f"{target.name}-master", "--wait=false")
 
     def back() -> bool:
-        now = target.laboratory.service(target.job)
+        now = target.laboratory.service(target.name)
         return now is not None and now["metadata"]["uid"] != before["metadata"]["uid"]
 
-    testbed.wait_for(f"the Service of {target.job} to be there again", back, seconds=60)
-    target.facts["service back"] = time.time() - began
+    testbed.wait_for(f"the Service of {target.name} to be there again", back, seconds=60)
 
 
 def _suspend(target: Target) -> None:
-    target.laboratory.patch(target.job, {"suspend": True})
+    target.laboratory.patch(target.name, {"suspend": True})
 
 
 def _resume(target: Target) -> None:
-    """Go on once nothing of the job is left."""
-    testbed.wait_for(
-        f"{target.job} to be suspended without pods",
-        lambda: target.story.phase == "Suspended" and not list(target.story.alive()),
-        seconds=60,
-    )
-    target.resumed_at = time.time()
-    target.laboratory.patch(target.job, {"suspend": False})
+    """Go on once nothing of the job is left; the time until it trains counts from then on."""
+    what = f"{target.name} to be suspended without pods"
+    testbed.wait_for(what, lambda: target.look().phase == "Suspended" and not target.runs(), seconds=60)
+    target.fault_at = time.time()
+    target.laboratory.patch(target.name, {"suspend": False})
 
 
 def _edit(target: Target) -> None:
@@ -99,20 +94,20 @@ def _edit(target: Target) -> None:
     refusal = _refusal(target, {"trainer": {"epochs": 5}})
     expected = "can change only while the job is suspended"
     assert expected in refusal, f"a running job's program was edited; expected {expected!r}, found {refusal!r}"
-    target.laboratory.patch(target.job, {"restart": {"maxRestarts": 0}, "deadlines": {"activeSeconds": 3600}})
+    target.laboratory.patch(target.name, {"restart": {"maxRestarts": 0}, "deadlines": {"activeSeconds": 3600}})
 
 
 def _refusal(target: Target, spec: dict[str, Any]) -> str:
     """What the API server says against an edit; nothing if it takes it."""
     try:
-        target.laboratory.patch(target.job, spec)
+        target.laboratory.patch(target.name, spec)
     except KubectlError as refused:
         return str(refused)
     return ""
 
 
 def _scale(target: Target, *, num_nodes: int) -> None:
-    target.kubectl("scale", "ddpjob", target.job, f"--replicas={num_nodes}")
+    target.kubectl("scale", "ddpjob", target.name, f"--replicas={num_nodes}")
 
 
 def _lose_node(target: Target) -> None:
@@ -135,8 +130,9 @@ def _drain(target: Target) -> None:
 
 
 def _cordoned(target: Target, node: str) -> bool:
-    body = target.laboratory.api.get(f"/api/v1/nodes/{node}")
-    return bool(body and body["spec"].get("unschedulable"))
+    return any(
+        body["metadata"]["name"] == node and body["spec"].get("unschedulable") for body in target.laboratory.nodes()
+    )
 
 
 def _end_drain(target: Target) -> None:
@@ -156,29 +152,24 @@ def _kill_leader(target: Target) -> None:
     """As if its machine had failed: the pod goes with the process, else the same pod would be back within a second."""
     leader = testbed.wait_for("an operator to hold the Lease", target.laboratory.leader, seconds=60)
     target.laboratory.kill_operator(leader)
-    target.laboratory.remove_operator(leader)
+    target.laboratory.remove_operators(leader, options=("--grace-period=0", "--force"))
 
 
 def _wait_takeover(target: Target) -> None:
-    """How long nobody led: until the Lease is renewed after the kill."""
-    began = time.time()
+    """Until somebody leads again and all operators are ready."""
     if before := target.laboratory.lease():
         testbed.wait_for(
             "the operator's Lease to be renewed",
             lambda: (target.laboratory.lease() or before)["renewTime"] != before["renewTime"],
             seconds=60,
         )
-        target.facts["leader back"] = time.time() - began
     target.laboratory.wait_operators()
-    target.facts["operators ready"] = time.time() - began
 
 
 def _restart_api_server(target: Target) -> None:
     server = target.laboratory.cluster.control_plane.components["kube-apiserver"]
-    began = time.time()
     server.kill()
     server.start()
-    target.facts["API server back"] = time.time() - began
 
 
 def _stop_dns(target: Target) -> None:
@@ -202,9 +193,9 @@ def _kill_in_restart(target: Target) -> None:
     os.kill(first, signal.SIGKILL)
 
     def runs_again() -> bool:
-        return target.laboratory.marks(target.job)[1, 0].first("python", since=began) is not None
+        return target.marks()[1, 0].first("python", since=began) is not None
 
-    testbed.wait_for(f"the next rank 0 of {target.job} to run", runs_again, seconds=60, every_seconds=0.01)
+    testbed.wait_for(f"the next rank 0 of {target.name} to run", runs_again, seconds=60, every_seconds=0.01)
 
     def killed() -> bool:
         with suppress(OSError):  # at this moment no process of rank 1 is there
@@ -212,7 +203,7 @@ def _kill_in_restart(target: Target) -> None:
             return True
         return False
 
-    testbed.wait_for(f"rank 1 of {target.job} to be killed", killed, seconds=60, every_seconds=0.01)
+    testbed.wait_for(f"rank 1 of {target.name} to be killed", killed, seconds=60, every_seconds=0.01)
 
 
 def _kill_replacement(target: Target) -> None:
@@ -221,7 +212,7 @@ def _kill_replacement(target: Target) -> None:
     os.kill(target.main_process(1), signal.SIGKILL)
 
     def killed() -> bool:
-        if target.story.attempt > 1 or target.story.finished:  # the gang starts again instead
+        if target.look().attempt > 1 or target.finished:  # the gang starts again instead
             return True
         with suppress(KubectlError, OSError, KeyError):  # it is not there yet, or does not run yet
             os.kill(cluster.container_pid(NAMESPACE, name, "trainer"), signal.SIGKILL)
@@ -233,19 +224,19 @@ def _kill_replacement(target: Target) -> None:
 
 def _kill_replacement_later(target: Target) -> None:
     """The pod that replaces one that was lost is lost, too, when it has trained for more than 10 s and the status shows steps of it."""
-    lost_at, step_before = time.time(), target.laboratory.marks(target.job)[1, 0].step_done() or 0
+    lost_at, step_before = time.time(), target.marks()[1, 0].step_done() or 0
     os.kill(target.main_process(1), signal.SIGKILL)
 
     def is_healthy() -> bool:
-        begun = target.laboratory.marks(target.job)[1, 0].first("begin", since=lost_at)
-        shown = target.story.status.get("progress", {}).get("step", 0)
+        begun = target.marks()[1, 0].first("begin", since=lost_at)
+        shown = target.look().status.get("progress", {}).get("step", 0)
         return begun is not None and time.time() > begun + SHORT_SECONDS + 1 and shown > step_before
 
     def over() -> bool:
-        return target.story.attempt > 1 or target.story.finished or is_healthy()
+        return is_healthy() or target.attempt > 1 or target.finished
 
-    testbed.wait_for(f"{target.job} to train with a new pod", over, seconds=RECOVERY_SECONDS, every_seconds=0.1)
-    assert is_healthy(), f"{target.job} was to train with a new pod of rank 1, and is {target.story.seen[-1]}"
+    testbed.wait_for(f"{target.name} to train with a new pod", over, seconds=RECOVERY_SECONDS, every_seconds=0.1)
+    assert is_healthy(), f"{target.name} was to train with a new pod of rank 1, and is {target.seen[-1]}"
     replacement = target.laboratory.cluster.container_pid(NAMESPACE, f"{target.pod(1)}-r1", "trainer")
     target.fault_at = time.time()
     os.kill(replacement, signal.SIGKILL)
@@ -279,14 +270,14 @@ def _kill_without_api_server(target: Target) -> None:
         server.start()
 
 
-_IMPATIENT = {
+#: A pod leaves a silent node after 5 s and gets 5 s to end.
+IMPATIENT = {
     "terminationGracePeriodSeconds": 5,
     "tolerations": [
         {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
         for taint in ("not-ready", "unreachable")
     ],
 }
-
 _NO_SHARED_NODE = {
     "affinity": {
         "podAntiAffinity": {
@@ -322,7 +313,7 @@ INJECTIONS: Mapping[Fault, Injection] = {
     Fault.SERVICE: Injection(inject=_delete_service),
     Fault.SUSPEND: Injection(inject=_suspend, repair=_resume),
     Fault.EDIT: Injection(inject=_edit),
-    Fault.KUBELET: Injection(inject=_lose_node, repair=_find_node, hold_seconds=60, pod_spec=_IMPATIENT),
+    Fault.KUBELET: Injection(inject=_lose_node, repair=_find_node, hold_seconds=60, pod_spec=IMPATIENT),
     Fault.DRAIN: Injection(inject=_drain, repair=_end_drain),
     Fault.OPERATOR: Injection(inject=_kill_operators, repair=_wait_takeover),
     Fault.LEADER: Injection(inject=_kill_leader, repair=_wait_takeover),

@@ -102,6 +102,14 @@ class Outcome:
     tier: int | None = None
     """What started again: 1 the ranks in their pods, 2 one pod, 3 the gang, 0 nothing; None if that does not matter."""
 
+    @property
+    def shown(self) -> str:
+        """In one line."""
+        return (
+            f"tier {self.tier}, {self.attempts} attempts, {self.counted} counted, {self.infrastructure} infrastructure,"
+            f" reason {self.reason}, steps lost {self.steps_lost}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -73,7 +73,7 @@ def test_a_stranger_cannot_join_the_store_of_a_job_where_policies_are_enforced(
     machine: testbed.Cluster, job: JobOnCluster, other_namespace: str
 ) -> None:
     job.apply_script("train", VICTIM, nodes=2, command=["python", "/script/train.py"])
-    job.wait_phase("Running", seconds=300)
+    job.wait_phase("Running")
     rank0 = job.pods(1)[0]
     uid, image = rank0["metadata"]["labels"]["ddpjob.dev/job-uid"], rank0["spec"]["containers"][0]["image"]
 
@@ -82,7 +82,7 @@ def test_a_stranger_cannot_join_the_store_of_a_job_where_policies_are_enforced(
         addresses = {f"{what}-address": rank0["status"]["podIP"], f"{what}-name": f"train-master.{job.namespace}.svc"}
         pods = [stranger(name, other_namespace, address, image, uid) for name, address in addresses.items()]
         machine.kubectl.apply(pods)
-        testbed.wait_for(f"the pods {sorted(addresses)} to end", lambda: have_ended(addresses), seconds=240)
+        testbed.wait_for(f"the pods {sorted(addresses)} to end", lambda: have_ended(addresses))
         logs = {name: machine.kubectl("logs", name, "-n", other_namespace) for name in addresses}
         return {outcome for log in logs.values() for outcome in re.findall(r"^(joined|kept out)", log, re.MULTILINE)}
 
@@ -92,14 +92,14 @@ def test_a_stranger_cannot_join_the_store_of_a_job_where_policies_are_enforced(
 
     assert attempts("open") == {"joined"}, "the attack works where nothing prevents it"
     with machine.enforced_network_policies() as isolates:
-        testbed.wait_for("the policy to be enforced", lambda: isolates(job.namespace, "train-1-0"), seconds=300)
+        testbed.wait_for("the policy to be enforced", lambda: isolates(job.namespace, "train-1-0"))
         assert attempts("closed") == {"kept out"}
     assert (job.status["phase"], job.status["attempt"]) == ("Running", 1)
 
 
 def test_hostile_lines_of_a_log_become_a_short_printable_status(job: JobOnCluster) -> None:
     job.apply_script("hostile", HOSTILE, command=["python", "/script/train.py"], restart={"maxRestarts": 0})
-    status = job.wait_end(seconds=300)
+    status = job.wait_end()
     texts = list(texts_of(status))
     assert status["reason"] == "ProgramError"
     assert [text for text in texts if not text.isprintable() or len(text) > 2000] == []

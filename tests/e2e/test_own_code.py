@@ -44,7 +44,7 @@ def test_files_of_this_machine_train_and_their_ranks_answer(
         found = client.progress("own")
         return [rank.rank for rank in found if rank.state and rank.state.step > 0] == [0, 1]
 
-    testbed.wait_for("two ranks that train", trains, seconds=300, every_seconds=1)
+    testbed.wait_for("two ranks that train", trains)
     stacks = client.stacks("own", ranks={1})
     assert [found.rank for found in stacks] == [1]
     assert 'File "/workspace/' in stacks[0].text
@@ -54,8 +54,6 @@ def test_files_of_this_machine_train_and_their_ranks_answer(
     testbed.wait_for(
         "the end of the job's ConfigMap",
         lambda: "own-files-" not in cluster.kubectl("get", "configmaps", "-n", namespace, "-o", "name"),
-        seconds=300,
-        every_seconds=1,
     )
 
 

@@ -6,7 +6,7 @@ from support.helm_release import RELEASE, helm
 
 def test_uninstall_leaves_the_jobs_and_their_type(job, cluster) -> None:
     job.apply("kept", nodes=1, trainer={"recipe": "digits", "epochs": 1})
-    job.wait_end(seconds=300)
+    job.wait_end()
 
     helm(cluster, "uninstall", RELEASE, "--wait")
 
@@ -16,7 +16,5 @@ def test_uninstall_leaves_the_jobs_and_their_type(job, cluster) -> None:
     testbed.wait_for(
         "everything of the release to be gone",
         lambda: not cluster.kubectl("get", kinds, "--all-namespaces", "-l", label, "-o", "name"),
-        seconds=300,
-        every_seconds=0.5,
     )
     assert "ddpjobs.ddpjob.dev" in cluster.kubectl("get", "crd", "-o", "name")

@@ -271,31 +271,30 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 }
 
 _FOCUS = {
-    "two lost pods get the same spare pod": SPARES,
-    "a spare pod takes over before it waits": SPARES,
-    "spare pods are created before the gang runs": SPARES,
-    "a refused spare pod is created again at once": SPARES,
-    "spare pods run on after the end": SPARES,
-    "the next attempt does not wait for spare pods": SPARES,
-    "a new pod that has not joined counts as a survivor": REPLACED_PODS,
-    "a replaced pod is counted as a restart of the gang": REPLACED_PODS,
-    "a replaced pod is counted twice": REPLACED_PODS,
-    "the Service is pointed at older attempts": "two writers",
-    "the Service leads to a lost pod of rank 0": REPLACED_PODS,
-    "stragglers are left alone": "two writers",
-    "deletions name no uid": "replaced jobs",
-    "outdated evidence stays": "failing ranks",
-    "replaced pods do not wait for the lost ones": REPLACED_PODS,
-    "an attempt follows the spec's number of nodes": RESIZED,
-    "PodGroups are left behind": GANGS,
-    "pods name no PodGroup": GANGS,
-    "a PodGroup is for one pod": GANGS,
-    "a gang does not wait for all nodes": RESIZED,
-    "an attempt ends for places that are not there": RESIZED,
-    "a deleted pod is created again": "failing ranks",
-    "older versions overwrite newer ones": "old news",
+    SPARES: (
+        *("two lost pods get the same spare pod", "a spare pod takes over before it waits"),
+        *("spare pods are created before the gang runs", "a refused spare pod is created again at once"),
+        *("spare pods run on after the end", "the next attempt does not wait for spare pods"),
+    ),
+    REPLACED_PODS: (
+        *("a new pod that has not joined counts as a survivor", "a replaced pod is counted as a restart of the gang"),
+        *("a replaced pod is counted twice", "the Service leads to a lost pod of rank 0"),
+        "replaced pods do not wait for the lost ones",
+    ),
+    RESIZED: (
+        *("an attempt follows the spec's number of nodes", "a gang does not wait for all nodes"),
+        "an attempt ends for places that are not there",
+    ),
+    GANGS: ("PodGroups are left behind", "pods name no PodGroup", "a PodGroup is for one pod"),
+    "two writers": ("the Service is pointed at older attempts", "stragglers are left alone"),
+    "replaced jobs": ("deletions name no uid",),
+    "failing ranks": ("outdated evidence stays", "a deleted pod is created again"),
+    "old news": ("older versions overwrite newer ones",),
 }
-MUTATIONS = {name: Mutation(replaced, _FOCUS.get(name, "everything")) for name, replaced in _REPLACED.items()}
+MUTATIONS = {
+    name: Mutation(replaced, next((focus for focus, names in _FOCUS.items() if name in names), "everything"))
+    for name, replaced in _REPLACED.items()
+}
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What a schedule is: a job, a cluster, the fates of its gangs, and what disturbs them when."""
 
+import re
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -9,53 +10,23 @@ from simulation.containers import Fate
 #: Seconds between one disturbance and the next: at once, within a pass, within a start, after a run.
 PAUSES_SECONDS = (0.0, 0.002, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 400.0)
 
-#: What can be done, weighted by how often. `disturbances.py` has a function of each name.
-DISTURBANCES = (
-    *("crash",) * 6,
-    *("faults",) * 6,
-    *("outage",) * 2,
-    *("second_operator",) * 6,
-    "stop_second_operator",
-    *("freeze_watches",) * 2,
-    "cut_watches",
-    *("forget_history",) * 2,
-    *("lose_delete",) * 2,
-    *("repeat_events",) * 2,
-    *("lose_node",) * 3,
-    *("node_comes_back",) * 2,
-    "remove_node",
-    "restart_kubelet",
-    *("delete_pod",) * 3,
-    "force_delete_pod",
-    *("evict_pod",) * 2,
-    "evict_for_memory",
-    *("kill_rank",) * 3,
-    "exit_rank",
-    *("suspend",) * 2,
-    *("resume",) * 3,
-    "edit_shape",
-    "edit_limits",
-    "delete_service",
-    "edit_service",
-    "strangers_service",
-    "delete_job",
-    *("replace_job",) * 2,
-    "replace_job_while_deleting",
-    *("recreate_job",) * 2,
-    "exceed_quota",
-    "raise_quota",
-    "break_webhook",
-    "repair_webhook",
-    "lose_image",
-    "find_image",
-    "refuse_pods",
-    *("admit_pods",) * 2,
-    "fill_nodes",
-    "free_nodes",
-    "strangers_pod",
-    "remove_stranger",
-    *("jump_clock",) * 2,
-)
+
+def weighted(text: str) -> tuple[str, ...]:
+    """Each name as often as the number after it says, or once: `crash 6 outage`."""
+    return tuple(name for name, number in re.findall(r"(\w+)(?: (\d+))?", text) for _ in range(int(number or 1)))
+
+
+#: What can be done, with how often. `disturbances.py` has a function of each name.
+DISTURBANCES = weighted("""
+    crash 6 faults 6 outage 2 second_operator 6 stop_second_operator
+    freeze_watches 2 cut_watches forget_history 2 lose_delete 2 repeat_events 2
+    lose_node 3 node_comes_back 2 remove_node restart_kubelet
+    delete_pod 3 force_delete_pod evict_pod 2 evict_for_memory kill_rank 3 exit_rank
+    suspend 2 resume 3 edit_shape edit_limits delete_service edit_service strangers_service
+    delete_job replace_job 2 replace_job_while_deleting recreate_job 2
+    exceed_quota raise_quota break_webhook repair_webhook lose_image find_image refuse_pods admit_pods 2
+    fill_nodes free_nodes strangers_pod remove_stranger jump_clock 2
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,54 +103,29 @@ RESIZED = "changed sizes"
 #: As with REPLACED_PODS, and Kubernetes' own gang scheduling places the pods.
 GANGS = "gangs"
 #: Groups of disturbances that together reach what single ones rarely do.
-FOCUSES: dict[str, tuple[str, ...]] = {
+FOCUSES = {
     "everything": (),
-    "two writers": ("second_operator", "second_operator", "evict_pod", "delete_pod", "suspend", "resume"),
-    "replaced jobs": (
-        "replace_job_while_deleting",
-        "replace_job_while_deleting",
-        "replace_job",
-        "crash",
-        "lose_delete",
-    ),
-    "failing ranks": ("kill_rank", "exit_rank", "delete_pod", "evict_pod", "evict_for_memory", "suspend", "resume"),
-    "lost nodes": ("lose_node", "lose_node", "node_comes_back", "remove_node", "kill_rank"),
-    REPLACED_PODS: (
-        "kill_rank",
-        *("restart_ranks",) * 2,
-        "delete_pod",
-        "evict_pod",
-        "evict_for_memory",
-        "lose_node",
-        "node_comes_back",
-        "crash",
-    ),
-    SPARES: (
-        *("kill_rank", "delete_pod", "evict_pod") * 2,
-        *("kill_two_ranks", "kill_spare", "delete_spare", "lose_node", "node_comes_back", "remove_node"),
-        *("fill_nodes", "free_nodes", "refuse_pods", "admit_pods", "edit_spares", "crash", "crash", "faults"),
-        *("second_operator", "suspend", "resume"),
-    ),
-    RESIZED: (
-        *("resize",) * 3,
-        "resize_and_back",
-        "edit_sizes",
-        *("fill_nodes",) * 3,
-        *("free_nodes",) * 2,
-        "crash",
-        "kill_rank",
-        "kill_rank",
-        "evict_pod",
-        "lose_node",
-        "second_operator",
-        "suspend",
-    ),
-    GANGS: (
-        *("fill_nodes", "free_nodes") * 2,
-        *("suspend", "resume", "delete_group", "delete_pod", "kill_rank", "lose_node", "node_comes_back"),
-        *("replace_job", "replace_job_while_deleting", "crash", "second_operator", "resize", "resize_and_back"),
-    ),
-    "old news": ("repeat_events", "freeze_watches", "forget_history", "lose_delete", "delete_pod", "suspend", "resume"),
+    "two writers": weighted("second_operator 2 evict_pod delete_pod suspend resume"),
+    "replaced jobs": weighted("replace_job_while_deleting 2 replace_job crash lose_delete"),
+    "failing ranks": weighted("kill_rank exit_rank delete_pod evict_pod evict_for_memory suspend resume"),
+    "lost nodes": weighted("lose_node 2 node_comes_back remove_node kill_rank"),
+    REPLACED_PODS: weighted("""
+        kill_rank restart_ranks 2 delete_pod evict_pod evict_for_memory lose_node node_comes_back crash
+    """),
+    SPARES: weighted("""
+        kill_rank delete_pod evict_pod kill_rank delete_pod evict_pod kill_two_ranks kill_spare delete_spare
+        lose_node node_comes_back remove_node fill_nodes free_nodes refuse_pods admit_pods edit_spares
+        crash 2 faults second_operator suspend resume
+    """),
+    RESIZED: weighted("""
+        resize 3 resize_and_back edit_sizes fill_nodes 3 free_nodes 2 crash kill_rank 2 evict_pod lose_node
+        second_operator suspend
+    """),
+    GANGS: weighted("""
+        fill_nodes free_nodes fill_nodes free_nodes suspend resume delete_group delete_pod kill_rank lose_node
+        node_comes_back replace_job replace_job_while_deleting crash second_operator resize resize_and_back
+    """),
+    "old news": weighted("repeat_events freeze_watches forget_history lose_delete delete_pod suspend resume"),
 }
 
 

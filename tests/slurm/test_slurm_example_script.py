@@ -35,13 +35,9 @@ def test_a_job_that_nears_its_time_limit_saves_and_is_queued_again(slurm, variab
     )
     job = submitted.stdout.strip()
     try:
-        wait_for("a first loss", lambda: output.exists() and " loss " in output.read_text(), seconds=300)
+        wait_for("a first loss", lambda: output.exists() and " loss " in output.read_text())
         slurm.run("scancel", "--signal=TERM", job)  # what --signal=TERM@120 does: to the steps, not to the script
-        wait_for(
-            "the job to be queued again",
-            lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout,
-            seconds=300,
-        )
+        wait_for("the job to be queued again", lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout)
         assert "stopped on request" in output.read_text()
         assert list(folder.glob("*")), "a checkpoint is there for the next start"
     finally:

@@ -77,7 +77,7 @@ class Cluster:
     def wait_for_right(self, user: str, verb: str, resource: str, namespace: str | None = None) -> None:
         """Wait until the API server's authorizer knows of a right: it learns of new roles and bindings by watches."""
         what = f"the right of {user} to {verb} {resource}"
-        testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace), seconds=240)
+        testbed.wait_for(what, lambda: self.may(user, verb, resource, namespace))
 
     def clean_up(self) -> None:
         """Remove releases, namespaces and the CRD."""

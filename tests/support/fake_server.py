@@ -19,7 +19,7 @@ class Request(NamedTuple):
     """What was asked of the server."""
 
     verb: str
-    """get, create, delete, patch, list, watch or log."""
+    """get, create, delete, deletecollection, patch, list, watch or log."""
     plural: str
     namespace: str | None
     name: str = ""
@@ -109,6 +109,12 @@ class FakeServer:
         """The object goes at once."""
         await self._answer(Request("delete", resource.plural, namespace, name))
         self.remove(resource, name, namespace)
+
+    async def delete_collection(self, resource: Resource, namespace: str, labels: str) -> None:
+        """All objects with these labels go at once."""
+        await self._answer(Request("deletecollection", resource.plural, namespace))
+        for body in [body for body in self.all(resource) if carries(body, labels)]:
+            self.remove(resource, body["metadata"]["name"], namespace)
 
     async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Body, **_: Any) -> Body:
         """Change everything but the metadata, if the object still has the version that the patch names."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import testbed
@@ -71,6 +72,13 @@ class Places(ABC):
     def misses_pods(self, group: Mapping[str, Any]) -> bool:  # noqa: ARG002 most schedulers do not look at it
         """Whether the scheduler waits for pods in the place of others."""
         return False
+
+    async def running(self, job: str, nodes: int, **spec: Any) -> str:
+        """A job of so many pods that all have places and run; gives its group."""
+        await self.add(nodes)
+        await self.submit(job, nodes=nodes, **spec)
+        await self.namespace.reaches(job, "Running")
+        return await self.group(job)
 
     async def group(self, job: str, attempt: int = 1) -> str:
         """The group of this attempt, once it has a pod."""
@@ -172,10 +180,24 @@ def _conditions(workload: Mapping[str, Any]) -> dict[str, str]:
     return {c["type"]: c["status"] for c in workload.get("status", {}).get("conditions", ())}
 
 
+def _at(body: Any, path: Sequence[str]) -> Any:
+    return reduce(lambda part, name: part[name], path, body)
+
+
 class NodePlaces(Places):
-    """Nodes with one GPU each, for gangs that are PodGroups."""
+    """Nodes with one GPU each, for gangs that are PodGroups: of this API group, and where pods and groups say what."""
 
     api_group: str
+    name_of_group: Sequence[str]
+    least_pods: Sequence[str] = ("spec", "minMember")
+
+    def group_of(self, pod: Mapping[str, Any]) -> str:
+        """What the pod says."""
+        return str(_at(pod, self.name_of_group))
+
+    def size_of(self, group: Mapping[str, Any]) -> int:
+        """Its least number of pods."""
+        return int(_at(group, self.least_pods))
 
     async def open(self) -> None:
         """Find the version of PodGroups that the control plane serves."""
@@ -211,42 +233,22 @@ class NativePlaces(NodePlaces):
     """Nodes of Kubernetes' own scheduler of gangs."""
 
     api_group = "scheduling.k8s.io"
-
-    def group_of(self, pod: Mapping[str, Any]) -> str:
-        """A field of the pod."""
-        return str(pod["spec"]["schedulingGroup"]["podGroupName"])
-
-    def size_of(self, group: Mapping[str, Any]) -> int:
-        """Its least number of pods."""
-        return int(group["spec"]["schedulingPolicy"]["gang"]["minCount"])
+    name_of_group = ("spec", "schedulingGroup", "podGroupName")
+    least_pods = ("spec", "schedulingPolicy", "gang", "minCount")
 
 
 class VolcanoPlaces(NodePlaces):
     """Nodes of Volcano's scheduler."""
 
     api_group = "scheduling.volcano.sh"
-
-    def group_of(self, pod: Mapping[str, Any]) -> str:
-        """An annotation of the pod."""
-        return str(pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"])
-
-    def size_of(self, group: Mapping[str, Any]) -> int:
-        """Its least number of pods."""
-        return int(group["spec"]["minMember"])
+    name_of_group = ("metadata", "annotations", "scheduling.k8s.io/group-name")
 
 
 class CoschedulingPlaces(NodePlaces):
     """Nodes of a scheduler with the plugin coscheduling."""
 
     api_group = "scheduling.x-k8s.io"
-
-    def group_of(self, pod: Mapping[str, Any]) -> str:
-        """A label of the pod."""
-        return str(pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"])
-
-    def size_of(self, group: Mapping[str, Any]) -> int:
-        """Its least number of pods."""
-        return int(group["spec"]["minMember"])
+    name_of_group = ("metadata", "labels", "scheduling.x-k8s.io/pod-group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,11 +306,4 @@ VOLCANO = Provider(
     preempts=True,
     keeps_group=False,
 )
-COSCHEDULING = Provider(
-    name="coscheduling",
-    places=CoschedulingPlaces,
-    waits="no nodes for all 2 pods together",
-    places_fewer=True,
-    preempts=True,
-    keeps_group=False,
-)
+COSCHEDULING = replace(VOLCANO, name="coscheduling", places=CoschedulingPlaces, waits=NATIVE.waits)

@@ -28,7 +28,7 @@ def install(cluster: testbed.Cluster | testbed.ExternalCluster, options: Sequenc
     """Install the operator as the README says."""
     chart = REPOSITORY / "charts/ddpjob-operator"
     helm(cluster, "upgrade", "--install", RELEASE, chart, "--create-namespace", "--wait", "--timeout=300s", *options)
-    testbed.wait_for("the API server to accept DDPJobs as owners", lambda: _accepts_owner(cluster), seconds=300)
+    testbed.wait_for("the API server to accept DDPJobs as owners", lambda: _accepts_owner(cluster))
 
 
 def _accepts_owner(cluster: testbed.Cluster | testbed.ExternalCluster) -> bool:

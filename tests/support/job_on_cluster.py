@@ -20,13 +20,6 @@ RESOURCES = {"requests": {"cpu": "250m", "memory": "256Mi"}}
 TERMINAL = ("Succeeded", "Failed")
 
 
-def saved_step(log: str) -> int:
-    """The step that rank 0 saved when it was asked to stop, by its log."""
-    said = re.search(r"stopped on request after step (\d+); the checkpoint of it is complete", log)
-    assert said, f"rank 0 did not save when it was asked to stop; its log ends with: {log[-500:]}"
-    return int(said[1])
-
-
 @contextlib.contextmanager
 def fresh_namespace(kubectl: Kubectl) -> Iterator[str]:
     """A new namespace that enforces the pod security standard `restricted`; gone afterwards, with all in it."""
@@ -91,21 +84,6 @@ class JobOnCluster:
         container = {"name": "trainer", "env": [variable], "volumeMounts": [{"name": "script", "mountPath": "/script"}]}
         self.apply_script(name, text, {"containers": [container]}, **spec)
 
-    def claim_volume(self) -> dict[str, Any]:
-        """Claim a volume that all nodes can write; gives the spec's `checkpoint`."""
-        self.kubectl.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "checkpoints", "namespace": self.namespace},
-                "spec": {
-                    "accessModes": ["ReadWriteMany"],
-                    "resources": {"requests": {"storage": "1Gi"}},
-                },
-            }
-        )
-        return {"volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}, "everySteps": 20}
-
     @property
     def status(self) -> dict[str, Any]:
         """The job's current status."""
@@ -131,53 +109,25 @@ class JobOnCluster:
         steps = re.findall(r"\bstep (\d+)/", self.log(attempt, replacement=replacement))
         return int(steps[-1]) if steps else -1
 
-    def wait_phase(self, *phases: str, seconds: float) -> dict[str, Any]:
+    def wait_phase(self, *phases: str) -> dict[str, Any]:
         """Wait until the job is in one of these phases; gives its status."""
         return testbed.wait_for(
             f"job {self.name} to be {' or '.join(phases)}",
             lambda: status if (status := self.status).get("phase") in phases else None,
-            seconds=seconds,
-            every_seconds=0.5,
         )
 
-    def wait_end(self, seconds: float) -> dict[str, Any]:
+    def wait_end(self) -> dict[str, Any]:
         """Wait until the job has ended; gives its status."""
-        return self.wait_phase(*TERMINAL, seconds=seconds)
+        return self.wait_phase(*TERMINAL)
 
-    def wait_step(self, step: int, attempt: int = 1, seconds: float = 300) -> None:
+    def wait_step(self, step: int, attempt: int = 1) -> None:
         """Wait until rank 0 of the attempt has printed this step."""
-        testbed.wait_for(
-            f"step {step} of attempt {attempt} of job {self.name}",
-            lambda: self.step(attempt) >= step,
-            seconds=seconds,
-            every_seconds=0.5,
-        )
-
-    def wait_attempt(self, attempt: int, seconds: float) -> dict[str, Any]:
-        """Wait until the status names this attempt; gives the status."""
-        return testbed.wait_for(
-            f"attempt {attempt} of job {self.name}",
-            lambda: status if (status := self.status).get("attempt", 1) >= attempt else None,
-            seconds=seconds,
-            every_seconds=0.25,
-        )
-
-    def wait_resumed(self, attempt: int) -> int:
-        """Wait until an attempt has looked for its checkpoint; gives the step that it resumed from, 0 if it found none."""
-        found = testbed.wait_for(
-            f"attempt {attempt} of job {self.name} to look for its checkpoint",
-            lambda: re.search(r"resumed from step (\d+)|starting at step 0", self.log(attempt)),
-            seconds=300,
-            every_seconds=0.5,
-        )
-        return int(found[1] or 0)
+        testbed.wait_for(f"step {step} of attempt {attempt} of job {self.name}", lambda: self.step(attempt) >= step)
 
     def wait_gone(self) -> None:
         """Wait until no pod and no Service of the deleted job is left."""
         asked = ("get", "pods,services", "-n", self.namespace, "-l", f"ddpjob.dev/job={self.name}", "-o", "name")
-        testbed.wait_for(
-            "pods and Service to be gone", lambda: not self.kubectl(*asked), seconds=300, every_seconds=0.5
-        )
+        testbed.wait_for("pods and Service to be gone", lambda: not self.kubectl(*asked))
         self.name = ""
 
     def report(self) -> str:

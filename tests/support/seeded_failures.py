@@ -1,7 +1,7 @@
 """Failures caused on purpose, each with what `kubectl get` and `kubectl describe` must show of it.
 
-A table: how the job is applied, what is then done to it, and how its status must report it. Killed processes and deleted or
-evicted pods are in `chaos/matrix.py`. Programs do without torch where they can: two cores need seconds to import it.
+A table: how the job is applied, what is then done to it, and how its status must report it. Killed processes, deleted or
+evicted pods and lost nodes are in `chaos/matrix.py`. Programs do without torch where they can: two cores need seconds to import it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,6 @@ if os.environ["RANK"] == "1":
     Path("/etc/snapshot.pt").touch()
 time.sleep(3600)
 """
-#: A pod leaves a silent node after 5 s and gets 5 s to end.
-IMPATIENT = {
-    "terminationGracePeriodSeconds": 5,
-    "tolerations": [
-        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
-        for taint in ("not-ready", "unreachable")
-    ],
-}
 SLOW_INIT_CONTAINER = {
     "name": "fetch-data",
     "image": "localhost/ddpjob/trainer:0.1.0",
@@ -96,10 +88,6 @@ class SeededFailure:
     """The rank that it must name, with its pod and its node."""
     logged: str = ""
     """A regular expression that this rank's log, or rank 0's, must match once the program has ended."""
-    within_seconds: float = 300
-    """From the fault, or from `kubectl apply` where there is none, to the reason in the column."""
-    leads_to: str = "Failed"
-    """The state that the job must then reach before it is described."""
     program: str = BUSY
     pod_spec: dict[str, Any] | None = None
     spec: dict[str, Any] = field(default_factory=dict)
@@ -111,7 +99,7 @@ class SeededFailure:
 
     def apply(self, job: JobOnCluster) -> None:
         """Apply the job."""
-        spec = {"nodes": 2, "restart": {"maxRestarts": int(self.leads_to == "Running")}, **self.spec}
+        spec = {"nodes": 2, "restart": {"maxRestarts": 0}, **self.spec}
         if "trainer" in spec:
             job.apply(self.name, **spec)
         else:
@@ -120,16 +108,8 @@ class SeededFailure:
 
 def _stop_rank_1_in_training(cluster: AnyCluster, job: JobOnCluster) -> None:
     assert isinstance(cluster, testbed.Cluster)
-    testbed.wait_for(
-        "progress in the status", lambda: job.status.get("progress", {}).get("step"), seconds=300, every_seconds=1
-    )
+    testbed.wait_for("progress in the status", lambda: job.status.get("progress", {}).get("step"))
     os.kill(cluster.container_pid(job.namespace, f"{job.name}-1-1", "trainer"), signal.SIGSTOP)
-
-
-def _lose_the_node_of_rank_1(cluster: AnyCluster, job: JobOnCluster) -> None:
-    assert isinstance(cluster, testbed.Cluster)
-    name = job.pods(1)[1]["spec"]["nodeName"]
-    next(node for node in cluster.nodes if node.name == name).kill_kubelet()
 
 
 OUT_OF_RANGE = ["exit code 1 ", "ValueError: label 12 is out of range for 10 classes"]
@@ -143,7 +123,6 @@ FAILURES = (
         rank=1,
         logged=r"Traceback \(most recent call last\):",
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="exception-under-torchrun",
@@ -152,7 +131,6 @@ FAILURES = (
         reason="ProgramError",
         rank=1,
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="exception-in-one-pod",
@@ -161,7 +139,6 @@ FAILURES = (
         reason="ProgramError",
         rank=0,
         patterns=OUT_OF_RANGE,
-        within_seconds=300,
     ),
     SeededFailure(
         name="denied-write",
@@ -178,7 +155,6 @@ FAILURES = (
         reason="BadConfig",
         rank=0,
         patterns=["/data"],
-        within_seconds=300,
     ),
     SeededFailure(
         name="out-of-memory",
@@ -208,7 +184,6 @@ FAILURES = (
         reason="CollectiveTimeout",
         rank=0,
         patterns=["8000 ?ms"],
-        within_seconds=300,
     ),
     SeededFailure(
         name="no-gpus-in-time",
@@ -257,16 +232,4 @@ FAILURES = (
         logged=r"ddpjob stacks: SIGTERM received\nthread MainThread\n  File ",
         patterns=[r"step \d+", r"\d\ds", r"deadlines\.hangSeconds"],
     ),
-)
-
-#: Caused alone, because it takes a node from all other jobs.
-NODE_LOSS = SeededFailure(
-    name="node-lost",
-    pod_spec=IMPATIENT,
-    fault=_lose_the_node_of_rank_1,
-    needs_machine=True,
-    reason="NodeLost",
-    rank=1,
-    patterns=["stopped answering", "Restarts: Counted: 0 .*Infrastructure: 1"],
-    leads_to="Running",
 )

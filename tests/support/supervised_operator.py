@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import threading
-import types
 from typing import Self
 
 import testbed
@@ -32,9 +31,7 @@ class SupervisedOperator:
         self.wait_until_ready()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         while self._thread.is_alive():  # It may be between two processes.
             if self._process is not None:
@@ -56,7 +53,6 @@ class SupervisedOperator:
         testbed.wait_for(
             f"the operator to be ready; see {self._operator.log}",
             lambda: len(self.exits) >= unless_ended or self._operator.is_ready(),
-            seconds=240,
         )
 
     def wait_for_end(self, number: int, seconds: float) -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +28,7 @@ class Terminal:
         columns: int = 160,
         rows: int = 50,
         environ: Mapping[str, str] | None = None,
+        on_output: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._master, keyboard = pty.openpty()
         fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
@@ -45,7 +46,7 @@ class Terminal:
         )
         os.close(keyboard)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.seen = ""
+        self.seen, self._on_output = "", on_output
         self.screen = screen.Terminal(columns, rows)
 
     def read_until(self, text: str, timeout_seconds: float = 240) -> None:
@@ -65,6 +66,7 @@ class Terminal:
             new, incomplete = (new, "") if complete else (new[:cut], new[cut:])
             self.seen += new
             self.screen.write(new)
+            self._on_output(new)
 
     def __enter__(self) -> Self:
         return self

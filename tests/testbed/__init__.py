@@ -2,7 +2,7 @@
 
 from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlane
-from testbed.external import ExternalCluster, UnsupportedError
+from testbed.external import ExternalCluster
 from testbed.node import Node
 from testbed.ports import free as free_ports
 from testbed.processes import ComponentError, child_named, is_running, pids_with
@@ -15,7 +15,6 @@ __all__ = [
     "DeadlineError",
     "ExternalCluster",
     "Node",
-    "UnsupportedError",
     "child_named",
     "free_ports",
     "is_running",

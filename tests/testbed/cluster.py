@@ -7,19 +7,19 @@ import contextlib
 import hashlib
 import os
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from testbed import controlgroups, network, oci, packages, ports, tools
-from testbed.controlplane import SERVICE_RANGE, ControlPlane
+from testbed.controlplane import ControlPlane
 from testbed.helm import Helm
 from testbed.instance import Instance, InstanceError, instances
 from testbed.journal import clear_packet_filter, shown_packet_filter
 from testbed.kubectl import Kubectl
 from testbed.node import PAUSE_IMAGE, Node
 from testbed.processes import Component
+from testbed.servers import SERVICE_RANGE
 
 #: A silent node becomes NotReady after so long; 12 s later at most, with the controller's own period.
 NODE_MONITOR_GRACE_SECONDS = 8
@@ -116,9 +116,7 @@ class Cluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

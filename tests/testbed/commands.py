@@ -1,10 +1,12 @@
-"""Run a command that takes long: its progress is shown, its time bounded, and it never outlives who asked for it."""
+"""Run commands: the time of each is bounded, the progress of long ones is shown, and none outlives who asked for it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import threading
+from pathlib import Path
 from typing import IO
 
 from testbed.errors import TestbedError
@@ -56,3 +58,31 @@ def run(*command: str, stdin: IO[bytes] | None = None) -> list[str]:
             last = "\n".join([*lines[-20:], errors.read().decode(errors="replace")[-2000:]])
             raise CommandError(f"{' '.join(command)} ended with code {code}:\n{last}")
     return lines
+
+
+def answer(
+    *command: str, seconds: float, error: type[TestbedError], stdin: str | None = None, **environment: str
+) -> str:
+    """What a short command prints, with these further variables.
+
+    Raises:
+        error: it failed or took longer; with what it wrote.
+    """
+    arguments = [part for part in command[1:] if not part.startswith(("--kubeconfig=", "--cache-dir="))]
+    what = " ".join([Path(command[0]).name, *arguments])
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            errors="replace",  # a log may hold anything
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise error(f"{what}: no answer within {seconds:g} s") from None
+    if done.returncode != 0:
+        raise error(f"{what}: {done.stdout}{done.stderr}".strip())
+    return done.stdout

@@ -13,24 +13,21 @@ import os
 import ssl
 import subprocess
 import time
-import types
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed import audit, kubeconfig, kwok, ports, tools
+from testbed import kubeconfig, kwok, ports, servers, tools
 from testbed.helm import Helm
 from testbed.instance import Instance
 from testbed.kubectl import Kubectl
 from testbed.processes import Component
 from testbed.waiting import wait_for
 
-SERVICE_RANGE = "10.96.0.0/16"
-#: The first address of the range: where pods find the API server.
+#: The first address of servers.SERVICE_RANGE: where pods find the API server.
 API_SERVICE_ADDRESS = "10.96.0.1"
-SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 _COMPONENT_USERS = {
     "admin": "admin|system:masters",
@@ -85,11 +82,11 @@ class ControlPlane:
         self.instance = Instance(self.name)
         self.address = address
         self.components: dict[str, Component] = {}
-        self._node_monitor_grace_seconds = node_monitor_grace_seconds
-        self._gang_api, gates = _gangs() if gang_scheduling else ("", ())
-        self._feature_gates = ",".join(f"{gate}=true" for gate in (*gates, *gang_gates))
+        self.node_monitor_grace_seconds = node_monitor_grace_seconds
+        self.gang_api, gates = _gangs() if gang_scheduling else ("", ())
+        self.feature_gates = ",".join(f"{gate}=true" for gate in (*gates, *gang_gates))
         self._node_names = node_names
-        self._audited = audited
+        self.audited = audited
 
     @property
     def folder(self) -> Path:
@@ -141,7 +138,7 @@ class ControlPlane:
         `kubectl wait` does not: it fails on a definition that is so new that it has no conditions.
         """
         served = ("api-resources", "--output=name")
-        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split(), seconds=240)
+        wait_for(f"the API server to serve {resource}", lambda: resource in self.kubectl(*served).split())
 
     def kubeconfig_of_account(self, namespace: str, account: str) -> Path:
         """A kubeconfig of a service account: with a token, as its pods have one."""
@@ -156,9 +153,7 @@ class ControlPlane:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -247,8 +242,8 @@ class ControlPlane:
         self.instance.describe(server=f"https://{self.address}:{api_port}")
         self._make_keys()
 
-        etcd = self._etcd(etcd_port, peer_port)
-        api_server = self._api_server(api_port, f"http://127.0.0.1:{etcd_port}")
+        etcd = servers.etcd(self, etcd_port, peer_port)
+        api_server = servers.api_server(self, api_port, f"http://127.0.0.1:{etcd_port}")
         # The API server spends its first seconds without its database: the two start together.
         etcd.launch()
         api_server.launch()
@@ -256,14 +251,18 @@ class ControlPlane:
         api_server.wait_ready()
 
         self.kubectl.apply(kwok.LOGS_DEFINITION)
-        clients = [self._controller_manager(manager_port), self._scheduler(scheduler_port), self._kwok(kwok_port)]
+        clients = [
+            servers.controller_manager(self, manager_port),
+            servers.scheduler(self, scheduler_port),
+            servers.kwok_server(self, kwok_port),
+        ]
         for component in clients:
             component.launch()
         for component in clients:
             component.wait_ready()
         # Without it no pod can be created in the namespace.
         account = ("get", "serviceaccount", "default", "--ignore-not-found", "--output=name")
-        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account), seconds=240)
+        wait_for("the ServiceAccount default/default to be made", lambda: self.kubectl(*account))
 
     def _make_keys(self) -> None:
         users = dict(_COMPONENT_USERS)
@@ -284,119 +283,6 @@ class ControlPlane:
         subprocess.run(command, check=True, timeout=30)
         for user in users:
             kubeconfig.write(self.kubeconfig_of(user), server=self.server, keys=self.keys, user=user)
-
-    def _etcd(self, port: int, peer_port: int) -> Component:
-        url, peer_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
-        return self.component(
-            "etcd",
-            f"--data-dir={self.folder / 'etcd'}",
-            f"--listen-client-urls={url}",
-            f"--advertise-client-urls={url}",
-            f"--listen-peer-urls={peer_url}",
-            f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster=default={peer_url}",
-            # Nothing here outlives a power failure.
-            "--unsafe-no-fsync",
-            "--log-level=warn",
-            ready=lambda: self.answers(f"{url}/readyz"),
-        )
-
-    def _api_server(self, port: int, etcd: str) -> Component:
-        loopback = self.address == "127.0.0.1"
-        return self.component(
-            "kube-apiserver",
-            f"--etcd-servers={etcd}",
-            f"--bind-address={self.address}",
-            f"--advertise-address={self.address}",
-            f"--secure-port={port}",
-            # Pods cannot reach a loopback address: there is no endpoint to publish.
-            f"--endpoint-reconciler-type={'none' if loopback else 'master-count'}",
-            f"--service-cluster-ip-range={SERVICE_RANGE}",
-            f"--tls-cert-file={self.keys / 'server.crt'}",
-            f"--tls-private-key-file={self.keys / 'server.key'}",
-            f"--client-ca-file={self.keys / 'ca.crt'}",
-            f"--kubelet-client-certificate={self.keys / 'kubelet-client.crt'}",
-            f"--kubelet-client-key={self.keys / 'kubelet-client.key'}",
-            # Else `kubectl logs` looks the node's name up in DNS.
-            "--kubelet-preferred-address-types=InternalIP",
-            f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
-            f"--service-account-signing-key-file={self.keys / 'service-account.key'}",
-            f"--service-account-key-file={self.keys / 'service-account.crt'}",
-            "--allow-privileged",
-            "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
-            f"--feature-gates={self._feature_gates}",
-            f"--runtime-config={self._gang_api and f'{self._gang_api}=true'}",
-            *self._auditing(),
-            ready=lambda: self.serves,
-        )
-
-    def _auditing(self) -> tuple[str, ...]:
-        if self._audited is None:
-            return ()
-        policy = self.folder / "audit-policy.json"
-        policy.write_text(json.dumps(audit.policy(self._audited)))
-        return (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}")
-
-    def _controlling(self, user: str, port: int) -> tuple[str, ...]:
-        """What the two programs that work through the API server have in common."""
-        kubeconfig = self.kubeconfig_of(user)
-        return (
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            *self._serving(port),
-            "--leader-elect=false",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
-        )
-
-    def _controller_manager(self, port: int) -> Component:
-        user = "kube-controller-manager"
-        return self.component(
-            user,
-            *self._controlling(user, port),
-            "--use-service-account-credentials",
-            f"--root-ca-file={self.keys / 'ca.crt'}",
-            f"--service-account-private-key-file={self.keys / 'service-account.key'}",
-            f"--node-monitor-grace-period={self._node_monitor_grace_seconds}s",
-            f"--feature-gates={self._feature_gates}",
-            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
-        )
-
-    def _scheduler(self, port: int) -> Component:
-        user = "kube-scheduler"
-        return self.component(
-            user,
-            *self._controlling(user, port),
-            f"--feature-gates={self._feature_gates}",
-            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
-        )
-
-    def _serving(self, port: int) -> tuple[str, ...]:
-        return (
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={self.keys / 'server.crt'}",
-            f"--tls-private-key-file={self.keys / 'server.key'}",
-        )
-
-    def _kwok(self, port: int) -> Component:
-        return self.component(
-            "kwok",
-            f"--kubeconfig={self.kubeconfig_of('kwok')}",
-            f"--config={kwok.STAGES}",
-            "--enable-crds=Logs",
-            "--node-lease-duration-seconds=40",  # without leases a node counts as silent once the grace has passed
-            f"--manage-nodes-with-label-selector={kwok.NODE_LABEL}",
-            "--node-ip=127.0.0.1",
-            f"--node-port={port}",
-            f"--server-address=127.0.0.1:{port}",
-            f"--cidr={kwok.POD_RANGE}",
-            f"--tls-cert-file={self.keys / 'server.crt'}",
-            f"--tls-private-key-file={self.keys / 'server.key'}",
-            ready=lambda: self.answers(f"https://127.0.0.1:{port}/healthz"),
-        )
 
     def answers(self, url: str) -> bool:
         """Whether a GET of `url`, with this cluster's authority trusted, gives 200."""

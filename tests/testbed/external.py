@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import NoReturn
 
-from testbed.errors import TestbedError
 from testbed.helm import Helm
 from testbed.kubectl import Kubectl
-
-
-class UnsupportedError(TestbedError):
-    """The test bed can do this only to a cluster of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,17 +24,3 @@ class ExternalCluster:
     def helm(self) -> Helm:
         """A helm with the rights of the kubeconfig."""
         return Helm(self.kubeconfig)
-
-    @property
-    def nodes(self) -> NoReturn:
-        """Not there: their kubelets cannot be reached."""
-        raise UnsupportedError(
-            f"nodes of the cluster of {self.kubeconfig} cannot be broken: not one of the test bed's own"
-        )
-
-    def load_image(self, archive: Path) -> NoReturn:
-        """Not there: the cluster pulls from a registry, or its own tools load images."""
-        raise UnsupportedError(
-            f"{archive} cannot be loaded into the cluster of {self.kubeconfig}: load it with that cluster's own tools "
-            "(kind load image-archive, ...) under the name that the tests use"
-        )

@@ -11,7 +11,6 @@ import asyncio
 import json
 import ssl
 import threading
-import types
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -84,9 +83,7 @@ class FaultProxy:
             raise self._failure
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(THREAD_SECONDS)
         assert not self._thread.is_alive(), f"the fault proxy did not end within {THREAD_SECONDS} s"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed import tools
+from testbed import commands, tools
 from testbed.errors import TestbedError
 
 #: Longer than any call here takes, `--wait` included.
@@ -39,25 +38,11 @@ class Helm:
         Raises:
             HelmError: it failed, or took longer than `TIMEOUT_SECONDS`.
         """
-        what = f"helm {' '.join(map(str, arguments))}"
         command = [str(tools.path("helm")), *map(str, arguments)]
         if values is not None:
             command += ["--values", "-"]
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig or os.devnull)}
+        environment = {"KUBECONFIG": str(self.kubeconfig or os.devnull)}
         if self.cache is not None:
             environment["KUBECACHEDIR"] = str(self.cache)
-        try:
-            done = subprocess.run(
-                command,
-                input=json.dumps(values),
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise HelmError(f"{what}: no answer within {TIMEOUT_SECONDS} s") from None
-        if done.returncode != 0:
-            raise HelmError(f"{what}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        stdin = json.dumps(values)
+        return commands.answer(*command, seconds=TIMEOUT_SECONDS, error=HelmError, stdin=stdin, **environment)

@@ -81,7 +81,7 @@ def _control_group(entry: Mapping[str, str]) -> None:
                 group.rmdir()
         return not top.exists()
 
-    wait_for(f"the control group {top} to be empty and removed", emptied, seconds=240)
+    wait_for(f"the control group {top} to be empty and removed", emptied)
 
 
 def _lines(file: Path) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed import tools
+from testbed import commands, tools
 from testbed.errors import TestbedError
 
 #: Longer than any single call takes; waits give their own.
@@ -41,21 +40,7 @@ class Kubectl:
         """
         cache = [f"--cache-dir={self.cache}"] if self.cache else []
         command = [str(tools.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *cache, *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",  # a log may hold anything
-                timeout=timeout_seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise KubectlError(f"kubectl {' '.join(arguments)}: no answer within {timeout_seconds:g} s") from None
-        if done.returncode != 0:
-            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
+        return commands.answer(*command, seconds=timeout_seconds, error=KubectlError, stdin=stdin)
 
     def json(self, *arguments: str) -> Any:
         """Run kubectl with `--output=json` and give the parsed answer."""

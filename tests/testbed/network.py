@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.controlplane import SERVICE_RANGE
 from testbed.errors import TestbedError
 from testbed.journal import Journal
+from testbed.servers import SERVICE_RANGE
 
 POD_RANGE = "10.244.0.0/16"
 

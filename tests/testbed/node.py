@@ -301,4 +301,4 @@ class Node:
         self.kubelet.wait_ready()
         template = '{.status.conditions[?(@.type=="Ready")].status}'
         asked = ("get", "node", self.name, "--ignore-not-found", f"--output=jsonpath={template}")
-        wait_for(f"{self.name} to be Ready", lambda: self.control_plane.kubectl(*asked) == "True", seconds=240)
+        wait_for(f"{self.name} to be Ready", lambda: self.control_plane.kubectl(*asked) == "True")

@@ -72,9 +72,7 @@ class ProcessId:
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            wait_for(
-                f"process {self.pid} to end after SIGKILL", lambda: not self.alive, seconds=240, every_seconds=0.01
-            )
+            wait_for(f"process {self.pid} to end after SIGKILL", lambda: not self.alive, every_seconds=0.01)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import subprocess
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
@@ -112,9 +111,7 @@ class Slurm:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.instance.remove()
 
     def run(

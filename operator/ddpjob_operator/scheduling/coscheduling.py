@@ -29,7 +29,8 @@ GROUP = "scheduling.x-k8s.io"
 #: What the plugin says of pods that it refuses because of another pod of the group.
 _OF_THE_OTHERS = re.compile(r"failed recently|rejection in (?:PostFilter|Unreserve)")
 
-#: What it says of pods as long as its cache lacks others of the group, which are there a moment later.
+#: What it says of pods that it considers before its cache has the others of the group, which it has a moment later. It does
+#: not consider these pods again by itself, so they keep the message (seen with scheduler-plugins of 2026-08-16).
 _SEES_NOT_ALL = re.compile(r"cannot find enough sibling pods")
 
 
@@ -62,9 +63,7 @@ class Coscheduling(PodGroups):
     def _reminder(self, observed: Observed, spec: DDPJobSpec) -> Sequence[PatchObject]:
         group = self.current(observed)
         pods = [pod for pod in observed.pods if pod.attempt == observed.job.status.attempt]
-        refused = [
-            pod for pod in pods if pod.waiting and pod.node is None and _OF_THE_OTHERS.search(pod.waiting.message)
-        ]
+        refused = [pod for pod in pods if pod.waiting and pod.node is None and not _lacks_a_node(pod.waiting.message)]
         if group is None or group.deleting or not len(refused) == len(pods) == spec.nodes:
             return ()
         # Once for each version of the pods, which changes when the scheduler says something else of them.
@@ -90,15 +89,21 @@ class Coscheduling(PodGroups):
         if gang.num_placed:
             return partly_placed(gang, scheduler)
         messages = [pod.waiting.message for pod in gang.current.values() if pod.waiting]
-        if any(map(_SEES_NOT_ALL.search, messages)):
+        lacking = list(filter(_lacks_a_node, messages))
+        if not lacking and any(map(_SEES_NOT_ALL.search, messages)):
             return Wait(Reason.STARTING, f"the scheduler {scheduler} does not see all {spec.nodes} pods yet")
         if messages:
-            return no_nodes(spec, (message for message in messages if not _OF_THE_OTHERS.search(message)))
+            return no_nodes(spec, lacking)
         return Wait(
             Reason.STARTING,
             f"the scheduler {scheduler} has not considered the pods yet; if there is none of this name, name the one that"
             " has the plugin in spec.template.spec.schedulerName",
         )
+
+
+def _lacks_a_node(message: str) -> bool:
+    """Whether this is said of a pod that finds no node itself, and is not refused because of the others."""
+    return not _OF_THE_OTHERS.search(message) and not _SEES_NOT_ALL.search(message)
 
 
 _VERSIONS: Mapping[str, Provider] = {"v1alpha1": Coscheduling()}

@@ -65,115 +65,84 @@ def hold(phase: str) -> None:
         time.sleep(HOLD_SECONDS)
 
 
-def before(function: Callable[..., Any], act: Callable[..., None]) -> Callable[..., Any]:
-    """`function` with `act` called before it, with the same arguments."""
+def reached(name: str) -> None:
+    """The ranks look for each other, or have met, or a fork has its environment."""
+    mark(name)
+    if name == "python":
+        obey_signals()
+    hold(name)
+
+
+class Steps:
+    """The steps of this process, which are slow in the steady phase and after a loss, where a test asks for that."""
+
+    slow_until = 0.0
+    has_set_rate = False
+
+    def begun(self, _: Any, *, step: int, **__: Any) -> None:
+        """Training begins at this step."""
+        mark(f"begin {step}")
+
+    def done(self, _: Any, step: int, **__: Any) -> None:
+        """A step is done."""
+        mark(f"step {step}")
+        if PHASE == "steady" and is_aimed_at() and step == STEADY_STEP:
+            self.slow_until = time.monotonic() + HOLD_SECONDS
+            mark("phase")
+        if time.monotonic() < self.slow_until:
+            time.sleep(HOLD_SECONDS / STEPS_OF_STEADY_PHASE)
+        if ATTEMPT == "1" and RANK == "0" and not is_aimed_at():
+            time.sleep(LATER_STEP_SECONDS)
+
+    def first(self, *_: Any, **__: Any) -> None:
+        """A step is in work; the first one of the process is a phase."""
+        if not self.has_set_rate:
+            self.has_set_rate = True
+            hold("first-step")
+
+
+def saves(_: Any, name: str, *__: Any, **___: Any) -> None:
+    """The state of a checkpoint is on the disk, and the manifest that commits it is not, when its name is written."""
+    if name.endswith(".json") and f"step-{CHECKPOINT_STEP:010d}-" in name:
+        hold("checkpointing")
+
+
+STEPS = Steps()
+#: By module: a function, whether `act` is called before or after it, with the same arguments, and what it does.
+WATCHED: dict[str, list[tuple[str, str, Callable[..., None]]]] = {
+    "ddpjob_ranks.generation": [("Generation.follow_launcher", "before", lambda *_, **__: reached("python"))],
+    "ddpjob_ranks.launch.rendezvous": [("open_store", "before", lambda *_, **__: reached("rendezvous"))],
+    "ddpjob_trainer.worker": [("set_up", "before", lambda *_, **__: reached("met"))],
+    "ddpjob_session.report": [("Reporter.begin", "after", STEPS.begun), ("Reporter.step_done", "after", STEPS.done)],
+    "ddpjob_trainer.optim": [("set_learning_rate", "before", STEPS.first)],
+    "ddpjob_trainer.loop": [("evaluate", "before", lambda *_, **__: hold("evaluating"))],
+    "ddpjob_session.checkpoints.files": [("Folder.write", "before", saves)],
+    "ddpjob_ranks.stop": [("StopAgreement.finish", "after", lambda *_, **__: hold("finishing"))],
+}
+
+
+def with_watch(function: Callable[..., Any], when: str, act: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with `act` called before or after it, with the same arguments."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
-        act(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return both
-
-
-def after(function: Callable[..., Any], act: Callable[..., None]) -> Callable[..., Any]:
-    """`function` with `act` called after it, with the same arguments."""
-
-    def both(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            act(*args, **kwargs)
         result = function(*args, **kwargs)
-        act(*args, **kwargs)
+        if when == "after":
+            act(*args, **kwargs)
         return result
 
     return both
 
 
-def watch_rendezvous(module: Any) -> None:
-    """The ranks look for each other."""
-
-    def act(*_: Any, **__: Any) -> None:
-        mark("rendezvous")
-        hold("rendezvous")
-
-    module.open_store = before(module.open_store, act)
-
-
-def watch_set_up(module: Any) -> None:
-    """The ranks have met."""
-    module.set_up = before(module.set_up, lambda *_, **__: mark("met"))
-
-
-def watch_beginning(module: Any) -> None:
-    """Training begins at a step, and each step of it."""
-    slow_until = [0.0]
-
-    def begun(_self: Any, *, step: int, **_: Any) -> None:
-        mark(f"begin {step}")
-
-    def done(_self: Any, step: int, **_: Any) -> None:
-        mark(f"step {step}")
-        if PHASE == "steady" and is_aimed_at() and step == STEADY_STEP:
-            slow_until[0] = time.monotonic() + HOLD_SECONDS
-            mark("phase")
-        if time.monotonic() < slow_until[0]:
-            time.sleep(HOLD_SECONDS / STEPS_OF_STEADY_PHASE)
-        if ATTEMPT == "1" and RANK == "0" and not is_aimed_at():
-            time.sleep(LATER_STEP_SECONDS)
-
-    module.Reporter.begin = after(module.Reporter.begin, begun)
-    module.Reporter.step_done = after(module.Reporter.step_done, done)
-
-
-def watch_first_step(module: Any) -> None:
-    """The first step of the process is in work."""
-    seen: list[bool] = []
-
-    def act(*_: Any, **__: Any) -> None:
-        if not seen:
-            seen.append(True)
-            hold("first-step")
-
-    module.set_learning_rate = before(module.set_learning_rate, act)
-
-
-def watch_evaluation(module: Any) -> None:
-    """Rank 0 evaluates, and the other ranks wait for it."""
-    module.evaluate = before(module.evaluate, lambda *_, **__: hold("evaluating"))
-
-
-def watch_forks(module: Any) -> None:
-    """A rank has been forked, and has its environment."""
-
-    def act(*_: Any, **__: Any) -> None:
-        mark("python")
-        obey_signals()
-
-    module.Generation.follow_launcher = before(module.Generation.follow_launcher, act)
-
-
-def watch_saving(module: Any) -> None:
-    """The state of a checkpoint is on the disk, and the manifest that commits it is not."""
-
-    def act(_self: Any, name: str, *_: Any, **__: Any) -> None:
-        if name.endswith(".json") and f"step-{CHECKPOINT_STEP:010d}-" in name:
-            hold("checkpointing")
-
-    module.Folder.write = before(module.Folder.write, act)
-
-
-def watch_end(module: Any) -> None:
-    """All steps are done and the last evaluation too; the last checkpoint may be on its way."""
-    module.StopAgreement.finish = after(module.StopAgreement.finish, lambda *_, **__: hold("finishing"))
-
-
-WATCHED: dict[str, Callable[[Any], None]] = {
-    "ddpjob_ranks.generation": watch_forks,
-    "ddpjob_ranks.launch.rendezvous": watch_rendezvous,
-    "ddpjob_trainer.worker": watch_set_up,
-    "ddpjob_session.report": watch_beginning,
-    "ddpjob_trainer.optim": watch_first_step,
-    "ddpjob_trainer.loop": watch_evaluation,
-    "ddpjob_session.checkpoints.files": watch_saving,
-    "ddpjob_ranks.stop": watch_end,
-}
+def watch(module: ModuleType) -> None:
+    """Put the watches into a module that is loaded."""
+    for name, when, act in WATCHED[module.__name__]:
+        *owners, function = name.split(".")
+        owner: Any = module
+        for part in owners:
+            owner = getattr(owner, part)
+        setattr(owner, function, with_watch(getattr(owner, function), when, act))
 
 
 class Watcher(importlib.abc.MetaPathFinder):
@@ -183,10 +152,9 @@ class Watcher(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The module's own spec, whose loader watches the module once it is loaded."""
-        watch = WATCHED.get(fullname)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if watch else None
-        if spec is not None and spec.loader is not None and watch is not None:
-            spec.loader.exec_module = after(spec.loader.exec_module, watch)  # type: ignore[method-assign]
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in WATCHED else None
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = with_watch(spec.loader.exec_module, "after", watch)  # type: ignore[method-assign]
         return spec
 
 

@@ -153,16 +153,14 @@ def requests(cluster):
     cluster.kubectl("create", "serviceaccount", "trainer", "-n", namespace)
     cluster.kubectl("create", "serviceaccount", "powerful", "-n", namespace)
     testbed.wait_for(
-        "the default service account",
-        lambda: cluster.exists("serviceaccount", "default", "-n", namespace),
-        seconds=240,
+        "the default service account", lambda: cluster.exists("serviceaccount", "default", "-n", namespace)
     )
     # The API server may not know the policy's parameters yet, which must concern nobody else.
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
     cluster.kubectl.apply([{**of(""), "metadata": foreign} for of in (requests.pod, requests.service, requests.policy)])
     own = [requests.pod("own"), requests.spare("spare"), requests.service("own")]
-    testbed.wait_for("the API server to know DDPJobs as parameters", lambda: applied(cluster, own), seconds=240)
-    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"), seconds=240)
+    testbed.wait_for("the API server to know DDPJobs as parameters", lambda: applied(cluster, own))
+    testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"))
     return requests
 
 

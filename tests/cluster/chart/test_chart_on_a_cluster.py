@@ -32,7 +32,7 @@ def test_install_test_and_uninstall_in_a_restricted_namespace(cluster):
         return cluster.kubectl("get", EVERYTHING, mine, "--all-namespaces", "--output=name").split()
 
     # The garbage collector takes the pod a moment after the Deployment.
-    testbed.wait_for("all but the CRD to be gone", lambda: left() == only_the_crd, seconds=240)
+    testbed.wait_for("all but the CRD to be gone", lambda: left() == only_the_crd)
 
 
 def test_the_plain_manifests_install_the_operator_and_leave_the_jobs(cluster):
@@ -90,7 +90,7 @@ def test_the_built_in_roles_cover_ddpjobs(cluster, role, verbs):
         return [verb for verb in tried if cluster.may(f"{role}er", verb, "ddpjobs.ddpjob.dev", namespace)]
 
     # The controller manager puts aggregated roles together a moment after the install.
-    testbed.wait_for(f"{role} to cover {verbs} of ddpjobs", lambda: rights() == verbs, seconds=240)
+    testbed.wait_for(f"{role} to cover {verbs} of ddpjobs", lambda: rights() == verbs)
 
 
 @pytest.mark.parametrize("values", [{}, {"replicas": 2}])

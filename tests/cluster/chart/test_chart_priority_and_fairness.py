@@ -41,5 +41,4 @@ def test_the_operators_requests_have_their_own_level_and_its_lease_that_of_lease
             )
             == (RELEASE, "leader-election", "workload-low")
         ),
-        seconds=240,
     )

@@ -83,7 +83,7 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
             return (status().get("phase"), status().get("attempt", 1)) == (phase, attempt)
 
         try:
-            testbed.wait_for(f"the job to be {phase} in attempt {attempt}", there, seconds=240)
+            testbed.wait_for(f"the job to be {phase} in attempt {attempt}", there)
         except testbed.DeadlineError as error:
             pytest.fail(f"{error}; its status: {status()}; the operator's log: {log.read_text()[-3000:]}")
 
@@ -99,12 +99,10 @@ def test_a_job_is_created_restarted_finished_and_removed(cluster, run_operator, 
     reaches("Running", 2)
     end(0, "two-2-0", "two-2-1")
     gone = ("ddpjob", "two", "-n", team)
-    testbed.wait_for("the finished job to be removed by its TTL", lambda: not cluster.exists(*gone), seconds=240)
+    testbed.wait_for("the finished job to be removed by its TTL", lambda: not cluster.exists(*gone))
     service = ("service", "two-master", "-n", other)
     if scope == "cluster":
-        testbed.wait_for(
-            "the job in the other namespace to have its Service", lambda: cluster.exists(*service), seconds=240
-        )
+        testbed.wait_for("the job in the other namespace to have its Service", lambda: cluster.exists(*service))
     else:
         assert not cluster.exists(*service)
     assert refused_requests(cluster) == refused, log.read_text()

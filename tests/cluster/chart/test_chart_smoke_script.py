@@ -52,7 +52,7 @@ def jobs(cluster, namespace):
 
 def report(cluster, namespace, phase, message, *, condition=None):
     """Write the job's status as the operator would."""
-    (job,) = testbed.wait_for("the script's job", lambda: jobs(cluster, namespace), seconds=240)
+    (job,) = testbed.wait_for("the script's job", lambda: jobs(cluster, namespace))
     status = {"phase": phase, "ready": "2/2", "message": message, "conditions": []}
     if condition:
         status["conditions"] = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from ddpjob.client import AsyncClient, ForbiddenError, Goal, NotFoundError
+from ddpjob.client import AsyncClient, ForbiddenError, NotFoundError
 from ddpjob_operator.transport.errors import NotFoundError as NoSuchObjectError
 from ddpjob_operator.transport.errors import UnavailableError
 from ddpjob_operator.transport.execution import Execution
@@ -46,15 +46,6 @@ async def test_a_job_is_submitted_waited_for_and_deleted(sdk: AsyncClient, names
     await sdk.delete("j")
     with pytest.raises(NotFoundError, match="j does not exist"):
         await sdk.get("j")
-
-
-async def test_a_wait_for_success_ends_at_once_when_the_job_fails(sdk: AsyncClient, namespace: Namespace) -> None:
-    await sdk.submit({**JOB, "spec": {**JOB["spec"], "restart": {"maxRestarts": 0}}}, name="j")  # type: ignore[dict-item]
-    waiting = asyncio.create_task(sdk.wait("j", until="succeeded", timeout=SECONDS))
-    await sdk.wait("j", until="running", timeout=SECONDS)
-    await namespace.ends("j-1-1", 3, "ValueError: boom")
-    job = await waiting
-    assert (job.failed, job.reached(Goal.SUCCEEDED)) == (True, False)
 
 
 async def test_logs_are_merged_and_follow_into_the_next_attempt(
@@ -95,16 +86,6 @@ async def test_logs_are_merged_and_follow_into_the_next_attempt(
     gone: list[str] = []
     kept = [line.text async for line in sdk.logs("j", attempt="all", on_note=gone.append)]
     assert "second attempt" in kept
-
-
-async def test_events_of_the_job_and_its_pods(sdk: AsyncClient) -> None:
-    await sdk.submit(JOB, name="j")
-    await sdk.wait("j", until="running", timeout=SECONDS)
-
-    async def are_there() -> bool:
-        return {"Pod/j-1-0", "Pod/j-1-1"} <= {event.object for event in await sdk.events("j")}
-
-    await eventually("the scheduler's events", are_there)
 
 
 async def test_a_function_and_files_are_sent_in_a_config_map_that_the_job_owns(

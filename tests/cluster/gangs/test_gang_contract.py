@@ -65,10 +65,7 @@ async def test_a_lost_pod_is_replaced_in_the_group_of_the_others_which_keep_thei
 ) -> None:
     """One free place is enough, although another gang waits for two."""
     space, lost = places.namespace, f"j-1-{rank}"
-    await places.add(2)
-    await places.submit("j", nodes=2, **WAITING)
-    await space.reaches("j", "Running")
-    group = await places.group("j")
+    group = await places.running("j", 2, **WAITING)
     held = places.holds_since((await places.groups())[group])
     await places.submit("b", nodes=2)
     await places.waits("b", provider.waits)
@@ -99,10 +96,7 @@ async def test_a_restart_keeps_its_places_or_gets_a_group_of_its_own_and_a_suspe
     places: Places, provider: Provider
 ) -> None:
     space = places.namespace
-    await places.add(2)
-    await places.submit("j", nodes=2)
-    await space.reaches("j", "Running")
-    first = await places.group("j")
+    first = await places.running("j", 2)
     await space.ends("j-1-1", 1, "ValueError: boom")
     status = await space.reaches("j", "Running", attempt=2)
     assert status["restarts"]["counted"] == 1
@@ -126,9 +120,7 @@ async def test_a_gang_that_fails_or_is_deleted_while_it_waits_or_runs_returns_it
     places: Places, provider: Provider
 ) -> None:
     space = places.namespace
-    await places.add(2)
-    await places.submit("fails", nodes=2, restart={"maxRestarts": 0})
-    await space.reaches("fails", "Running")
+    await places.running("fails", 2, restart={"maxRestarts": 0})
     await places.submit("waits", nodes=2)
     await places.waits("waits", provider.waits)
     await space.delete_job("waits")  # its pods never have a node
@@ -182,10 +174,7 @@ async def test_a_preempted_gang_saves_and_runs_again_after_the_other_without_bei
     places: Places, provider: Provider
 ) -> None:
     space = places.namespace
-    await places.add(2)
-    await places.submit("low", nodes=2)
-    await space.reaches("low", "Running")
-    group = await places.group("low")
+    group = await places.running("low", 2)
     saves = {"testbed/stop-exit-code": "75", "testbed/exit-message": "checkpointStep=7"}
     for rank in range(2):
         await space.client.merge_patch(PODS, space.name, f"low-1-{rank}", {"metadata": {"annotations": saves}})
@@ -204,9 +193,7 @@ async def test_a_lost_pod_that_finds_no_place_says_so_and_the_gang_releases_its_
     places: Places, cluster: testbed.ControlPlane
 ) -> None:
     space = places.namespace
-    await places.add(3)
-    await places.submit("j", nodes=3, **WAITING)
-    await space.reaches("j", "Running")
+    await places.running("j", 3, **WAITING)
     node = (await space.pods())["j-1-1"]["spec"]["nodeName"]
     cluster.kubectl("cordon", node)
     await space.delete_pod("j-1-1")

@@ -15,9 +15,7 @@ def provider() -> Provider:
 
 async def test_a_waiting_job_says_who_uses_the_quota_and_how_many_jobs_are_before_it(places: QueuePlaces) -> None:
     space = places.namespace
-    await places.add(2)
-    await places.submit("a", nodes=2)
-    await space.reaches("a", "Running")
+    await places.running("a", 2)
     await places.submit("b", nodes=2)
     await places.waits("b", f"queued in team-a: quota gpu: 2 of 2 used by {space.name}/a")
     await places.submit("c", nodes=2, priority="low")
@@ -33,10 +31,7 @@ async def test_a_waiting_job_says_who_uses_the_quota_and_how_many_jobs_are_befor
 async def test_after_a_rank_has_succeeded_a_restart_has_a_new_group(places: QueuePlaces) -> None:
     """Kueue takes the pod that has succeeded for a member of the group for good, and one of the new ones for too many."""
     space = places.namespace
-    await places.add(2)
-    await places.submit("j", nodes=2)
-    await space.reaches("j", "Running")
-    first = await places.group("j")
+    first = await places.running("j", 2)
     await space.ends("j-1-0", 0)
     await space.has_pods("rank 0 to succeed", lambda pods: bool(pods["j-1-0"]["status"]["phase"] == "Succeeded"))
     await space.ends("j-1-1", 1, "ValueError: boom")
@@ -55,10 +50,7 @@ async def test_a_pod_on_a_lost_node_is_replaced_in_its_group(
 ) -> None:
     """Kueue counts such a pod (`isPodRunnableOrSucceeded` in pod_controller.go), and would delete the new one."""
     space = places.namespace
-    await places.add(2)
-    await places.submit("j", nodes=2, **WAITING)
-    await space.reaches("j", "Running")
-    group = await places.group("j")
+    group = await places.running("j", 2, **WAITING)
     never_stops = {"metadata": {"annotations": {"testbed/stop-after": "1h"}}}
     await space.client.merge_patch(PODS, space.name, "j-1-1", never_stops)
     node = (await space.pods())["j-1-1"]["spec"]["nodeName"]
@@ -86,10 +78,7 @@ async def test_a_group_whose_replaced_pod_is_not_ready_in_time_waits_in_the_queu
 ) -> None:
     """`WorkloadWaitForRecovery` in Kueue's `pkg/controller/core/workload_controller.go`."""
     space = places.namespace
-    await places.add(2)
-    await places.submit("j", nodes=2, **WAITING)
-    await space.reaches("j", "Running")
-    group = await places.group("j")
+    group = await places.running("j", 2, **WAITING)
     await places.submit("b", nodes=2)
     await places.waits("b", f"used by {space.name}/j")
     nodes = cluster.kubectl("get", "nodes", "--output=name").split()
@@ -116,9 +105,7 @@ async def test_a_job_of_another_size_waits_in_the_queue_again(
 ) -> None:
     """Kueue never changes the size of a group, and considers Workloads by their age."""
     space = places.namespace
-    await places.add(2)
-    await places.submit("j", nodes=2)
-    await space.reaches("j", "Running")
+    await places.running("j", 2)
     await places.submit("b", nodes=2)
     await places.waits("b", f"used by {space.name}/j")
     for rank in range(2):  # so that the Workload of b is older by a second at least

@@ -1,15 +1,18 @@
-"""What the client reads from a real API server. test_actuator.py, test_status_writer.py and test_informer_on_a_cluster.py use its writes and watches."""
+"""What the client reads from a real API server. test_actuator.py and test_status_preconditions.py use its writes."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import testbed
+from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.transport import client as module
 from ddpjob_operator.transport import errors
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, Resource
-from support.operator_cluster import Namespace, eventually
+from support.engine import new_store
+from support.operator_cluster import SECONDS, Namespace, eventually
 
 CONFIG_MAPS = Resource(prefix="/api/v1", plural="configmaps")
 
@@ -51,6 +54,17 @@ async def test_everything_is_listed_one_object_at_a_time_where_the_server_allows
     assert int(pages[-1].resource_version) > 0
     assert [len(page.items) for page in pages] == ([1, 1, 1, 1, 0] if streams else [4])
     assert client._streams_lists == streams
+
+
+async def test_a_version_too_old_for_the_server_leads_to_a_list(client: Client, namespace: Namespace) -> None:
+    store = new_store()
+    await namespace.apply("a")
+    informer = Informer(client, store.jobs, namespace.name)
+    informer._version = "1"  # older than the CRD; as after an hour of sleep
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.synced.wait(), SECONDS)
+    task.cancel()
+    assert store.job((namespace.name, "a"))
 
 
 async def test_the_end_of_a_log_is_read(client: Client, namespace: Namespace, cluster: testbed.ControlPlane) -> None:

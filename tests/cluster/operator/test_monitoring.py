@@ -127,8 +127,8 @@ class Prometheus:
             except urllib.error.HTTPError:  # 503 until it has opened its storage
                 return False
 
-        testbed.wait_for("Prometheus to listen", listens, seconds=240)
-        testbed.wait_for("Prometheus to be ready", is_ready, seconds=240)
+        testbed.wait_for("Prometheus to listen", listens)
+        testbed.wait_for("Prometheus to be ready", is_ready)
 
     def ask(self, path: str, **parameters: str) -> Any:
         """The data that its API answers."""
@@ -156,7 +156,7 @@ def prometheus(tmp_path: Path, operator_process: OperatorProcess) -> Iterator[Pr
     server = Prometheus(tmp_path, operator_process)
     try:
         server.wait()
-        testbed.wait_for("a scrape", lambda: server.query("ddpjob_leader == 1"), seconds=240)
+        testbed.wait_for("a scrape", lambda: server.query("ddpjob_leader == 1"))
         yield server
     finally:
         server.process.kill()

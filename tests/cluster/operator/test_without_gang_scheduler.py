@@ -69,6 +69,23 @@ async def test_pairs_of_gangs_that_compete_for_a_node_all_finish(
     assert num_given_back > 0, "no two gangs competed, so this run shows nothing"
 
 
+async def test_a_preempted_pod_is_a_loss_that_is_not_counted(
+    namespace: Namespace, cluster: testbed.ControlPlane
+) -> None:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    cluster.kubectl.apply({**kind, "metadata": {"name": namespace.name}, "value": 1000})
+    with kwok_nodes(cluster, 1, gpus=1) as nodes:
+        here = {"nodeSelector": {"kubernetes.io/hostname": nodes[0]}}
+        await namespace.apply("low", gpusPerNode=1, template={"spec": here})
+        await namespace.reaches("low", "Running")
+        urgent = {**here, "priorityClassName": namespace.name}
+        await namespace.apply("urgent", gpusPerNode=1, template={"spec": urgent})
+        await namespace.reaches("urgent", "Running")
+        status = await namespace.shows("low", attempt=2, reason="Unschedulable")
+    assert status["failure"]["reason"] == "Preempted"
+    assert (status["restarts"]["counted"], status["restarts"]["infrastructure"]) == (0, 1)
+
+
 async def test_without_a_gang_scheduler_topology_is_an_affinity(
     namespace: Namespace, cluster: testbed.ControlPlane
 ) -> None:

@@ -62,7 +62,7 @@ def components(instance: Instance) -> list[ProcessId]:
         found = instance.journal.processes()
         return found if len(found) == 2 and all(process.alive for process in found) else None
 
-    return wait_for("both components to run", both, seconds=240)
+    return wait_for("both components to run", both)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -74,7 +74,7 @@ def test_an_instance_ends_when_its_owner_is_killed(
     running = components(instance)
     process.send_signal(how)
     process.wait()
-    wait_for("the guard to clean up", lambda: not instance.folder.exists(), seconds=240)
+    wait_for("the guard to clean up", lambda: not instance.folder.exists())
     assert not any(component.alive for component in running)
 
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,70 +15,6 @@ import testbed
 from testbed.kubectl import Kubectl
 
 TESTS = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def kwok_nodes(control_plane: testbed.ControlPlane) -> list[str]:
-    return control_plane.add_kwok_nodes(2, gpus=8)
-
-
-def pod(name: str, namespace: str, **annotations: str) -> dict[str, object]:
-    marked = {f"testbed/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "annotations": marked},
-        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]},
-    }
-
-
-def state(kubectl: Kubectl, namespace: str, name: str) -> dict[str, Any]:
-    status = kubectl.json("get", "pod", name, "-n", namespace)["status"]
-    (container,) = status.get("containerStatuses") or [{"state": {}}]
-    return {"phase": status["phase"], **container["state"]}
-
-
-@pytest.mark.usefixtures("kwok_nodes")
-def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
-    control_plane: testbed.ControlPlane, bare_namespace: str
-) -> None:
-    kubectl = control_plane.kubectl
-    kubectl.apply(
-        pod("runs", bare_namespace),
-        pod("succeeds", bare_namespace, exit_code="0"),
-        pod("fails", bare_namespace, exit_code="3", exit_message="ValueError: no"),
-        pod("waits", bare_namespace, pending="true"),
-    )
-
-    def settled() -> bool:
-        return [state(kubectl, bare_namespace, name)["phase"] for name in ("runs", "succeeds", "fails", "waits")] == [
-            "Running",
-            "Succeeded",
-            "Failed",
-            "Pending",
-        ]
-
-    testbed.wait_for("all four pods to be in their phase", settled, seconds=240)
-    terminated = state(kubectl, bare_namespace, "fails")["terminated"]
-    assert isinstance(terminated, dict)
-    assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (3, "Error", "ValueError: no")
-    assert "waiting" in state(kubectl, bare_namespace, "waits")
-
-    kubectl("patch", "pod/runs", "-n", bare_namespace, "--patch", '{"spec": {"activeDeadlineSeconds": 1}}')
-    kubectl(
-        "wait", "--for=jsonpath={.status.reason}=DeadlineExceeded", "pod/runs", "-n", bare_namespace, "--timeout=240s"
-    )
-    stopped = state(kubectl, bare_namespace, "runs")
-    assert (stopped["phase"], stopped["terminated"]["exitCode"]) == ("Failed", 143)
-
-
-def test_a_pod_group_is_served_only_where_gang_scheduling_is_asked_for(control_plane: testbed.ControlPlane) -> None:
-    versions = "api-versions"
-    assert "scheduling.k8s.io/v1beta1" not in control_plane.kubectl(versions).split()
-    # A second control plane next to the first.
-    with testbed.ControlPlane(gang_scheduling=True) as gangs:
-        assert "scheduling.k8s.io/v1beta1" in gangs.kubectl(versions).split()
-        assert gangs.server != control_plane.server
 
 
 def test_a_component_that_cannot_start_is_named_with_its_output_or_its_deadline(

@@ -112,7 +112,7 @@ async def test_a_request_that_is_held_is_done_later_though_its_client_is_gone(ma
     await asyncio.wait((creating,))
     assert not maps.exists("a")
     released.set()
-    testbed.wait_for("the ConfigMap", lambda: maps.exists("a"), seconds=240)
+    testbed.wait_for("the ConfigMap", lambda: maps.exists("a"))
 
 
 async def test_a_lost_request_is_not_executed_and_one_with_a_lost_answer_is(maps: Maps, proxy: FaultProxy) -> None:

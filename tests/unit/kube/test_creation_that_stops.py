@@ -7,67 +7,46 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api import names
-from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL
-from ddpjob_operator.transport.errors import NotFoundError
-from ddpjob_operator.transport.resources import PODS, Resource
+from ddpjob_operator.transport.resources import DDPJOBS, PODS
 from support.engine import Engine, happens
+from support.fake_server import FakeServer
 
 NODES = 4096
 KEY = ("ns", "big")
 
 
-def job_body(version: int = 7, generation: int = 1, **spec: Any) -> dict[str, Any]:
-    metadata = {"namespace": "ns", "name": "big", "uid": "u", "generation": generation, "resourceVersion": str(version)}
-    return {"metadata": metadata, "spec": {"nodes": NODES, "command": ["python", "x.py"], **spec}}
+def apply(engine: Engine, server: FakeServer, generation: int = 1, **spec: Any) -> None:
+    metadata = {"name": "big", "uid": "u", "generation": generation}
+    body = {"metadata": metadata, "spec": {"nodes": NODES, "command": ["python", "x.py"], **spec}}
+    engine.store.jobs.put(server.put(DDPJOBS, body))
 
 
-class Cluster:
-    """Creates what is asked for; its watch shows nothing unless a test does."""
-
-    def __init__(self) -> None:
-        self.pods: list[Body] = []
-        self.exists = True
-
-    async def create(self, resource: Resource, _namespace: str, body: Body) -> Body:
-        await asyncio.sleep(0)
-        if resource is PODS:
-            self.pods.append(body)
-        return body
-
-    async def merge_patch(self, _resource: Resource, *_: Any, **__: Any) -> Body:
-        if not self.exists:
-            raise NotFoundError("patch ddpjobs big", "not found", status=404)
-        return job_body()
-
-    async def delete_collection(self, *_: Any) -> None:
-        return
-
-
-def deleted(engine: Engine, cluster: Cluster) -> None:
-    cluster.exists = False
+def deleted(engine: Engine, server: FakeServer) -> None:
+    server.remove(DDPJOBS, "big")
     engine.store.jobs.remove(*KEY, uid="u")
 
 
-def suspended(engine: Engine, _: Cluster) -> None:
-    engine.store.jobs.put(job_body(8, 2, suspend=True))
+def suspended(engine: Engine, server: FakeServer) -> None:
+    apply(engine, server, 2, suspend=True)
 
 
-def failed(engine: Engine, cluster: Cluster) -> None:
-    first = cluster.pods[0]
+def failed(engine: Engine, server: FakeServer) -> None:
     ended = {"name": names.MAIN_CONTAINER, "state": {"terminated": {"exitCode": 1}}}
-    metadata = {**first["metadata"], "uid": "pod", "resourceVersion": "9"}
-    engine.store.pods.put({**first, "metadata": metadata, "status": {"phase": "Failed", "containerStatuses": [ended]}})
+    status = {"phase": "Failed", "containerStatuses": [ended]}
+    engine.store.pods.put({**server.find(PODS, "big-1-0"), "status": status})
 
 
 @pytest.mark.parametrize("event", [deleted, suspended, failed])
-async def test_what_happens_to_the_job_ends_the_creation_of_its_pods(event: Callable[[Engine, Cluster], None]) -> None:
-    cluster = Cluster()
-    engine = Engine(cluster, num_workers=2, progress_interval_seconds=0)
-    engine.store.jobs.put(job_body())
+async def test_what_happens_to_the_job_ends_the_creation_of_its_pods(
+    event: Callable[[Engine, FakeServer], None],
+) -> None:
+    server = FakeServer()
+    engine = Engine(server, num_workers=2, progress_interval_seconds=0)
+    apply(engine, server)
     worker = asyncio.create_task(engine.reconciler.work())
-    await happens(lambda: len(cluster.pods) >= 64, every_seconds=0)
-    event(engine, cluster)
+    await happens(lambda: len(server.names(PODS)) >= 64, every_seconds=0)
+    event(engine, server)
     await happens(lambda: not engine.queue.is_urgent(KEY))
-    assert len(cluster.pods) <= 64 + 2 * MAX_PARALLEL
+    assert sum(request.plural == "pods" for request in server.requests) <= 64 + 2 * MAX_PARALLEL
     worker.cancel()

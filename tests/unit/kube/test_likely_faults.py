@@ -9,13 +9,14 @@ from ddpjob_operator.core.records import service_of
 from ddpjob_operator.core.render.service import ensure_service, service_name
 from ddpjob_operator.kube.engine.reconciler import NOT_SENT_SECONDS
 from ddpjob_operator.kube.keys import Key
-from ddpjob_operator.transport.client import Client, Page
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.connection import Connection, Request
 from ddpjob_operator.transport.errors import NotSentError
 from ddpjob_operator.transport.resources import PODS
 from support.bodies import job_body, pod_body
 from support.builders import job
 from support.engine import Engine
+from support.fake_server import FakeServer
 
 KEY = ("ns", "j")
 
@@ -37,30 +38,18 @@ async def test_what_was_not_sent_without_the_lease_is_tried_again_without_a_back
     assert delays == [NOT_SENT_SECONDS] * 20
 
 
-class Orphans:
-    """Has the pod that is left of a deleted job, with or without its owner, and counts what is deleted by label."""
-
-    def __init__(self, *, is_owned: bool) -> None:
-        self.is_owned, self.num_deleted = is_owned, 0
-
-    async def pages(self, *_: Any) -> Any:
-        owned: dict[str, Any] = {} if self.is_owned else {"ownerReferences": []}
-        yield Page(items=[pod_body(9, **owned)], resource_version="9")
-
-    async def delete_collection(self, *_: Any) -> None:
-        self.num_deleted += 1
-
-
 @pytest.mark.parametrize("is_owned", [True, False])
 async def test_pods_that_were_freed_of_their_owner_are_not_deleted_with_it(is_owned: bool) -> None:
     """`kubectl delete --cascade=orphan`, of which this process has seen neither the finalizer nor the change of the pods."""
-    server = Orphans(is_owned=is_owned)
+    server = FakeServer()
+    owned: dict[str, Any] = {} if is_owned else {"ownerReferences": []}
+    server.put(PODS, pod_body(9, **owned))
     engine = Engine(server, progress_interval_seconds=0)
     engine.store.jobs.put(job_body(1))
     engine.store.pods.put(pod_body(2))
     engine.store.jobs.remove("ns", "j", uid="job-1")
     await engine.reconciler.reconcile(KEY)
-    assert server.num_deleted == int(is_owned)
+    assert server.num("deletecollection") == int(is_owned)
     assert not engine.store.orphaned(KEY)
 
 

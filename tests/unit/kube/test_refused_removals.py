@@ -1,42 +1,34 @@
 """What the API server refuses to stop or to delete, a policy for example, is tried again with few requests."""
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import cast
 
 from ddpjob_operator.core.actions import DeletePod
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
 from ddpjob_operator.kube.engine.rejections import Rejections
+from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import RejectedError
 from support.builders import job
 from support.engine import new_store
+from support.fake_server import FakeServer
 
 PODS = [DeletePod(name=f"pod-{number}", uid=f"uid-{number}", grace_seconds=5) for number in range(1000)]
 
 
-class Server:
-    """Refuses to delete these pods."""
-
-    def __init__(self, refused: set[str]) -> None:
-        self.refused, self.asked = refused, list[str]()
-
-    async def delete(self, _resource: Any, _namespace: str, name: str, **_: Any) -> None:
-        self.asked.append(name)
-        if name in self.refused:
-            raise RejectedError(f"delete {name}", "denied by policy", status=403)
-
-
 class Rounds:
-    """An actuator, and the names of the pods that it asked for in each round."""
+    """An actuator whose server refuses to delete these pods."""
 
-    def __init__(self, refused: set[str]) -> None:
-        self.server = Server(refused)
-        store = new_store()
-        self.actuator = Actuator(cast("Any", self.server), store, Expectations(), Rejections())
+    def __init__(self, refused: Collection[str]) -> None:
+        denied = RejectedError("delete", "denied by policy", status=403)
+        self.server = FakeServer(refuse=lambda request: denied if request.name in refused else None)
+        self.actuator = Actuator(cast("Client", self.server), new_store(), Expectations(), Rejections())
 
     async def round(self) -> list[str]:
-        self.server.asked.clear()
+        """The names of the pods that it asked for."""
+        self.server.requests.clear()
         await self.actuator.run(job(), PODS)
-        return list(self.server.asked)
+        return [request.name for request in self.server.requests]
 
 
 async def test_a_thousand_refused_deletions_cost_one_request_for_each_retry_and_another_one_each_time() -> None:
@@ -50,7 +42,7 @@ async def test_a_thousand_refused_deletions_cost_one_request_for_each_retry_and_
 async def test_once_the_policy_is_gone_all_are_deleted_in_one_round() -> None:
     rounds = Rounds({pod.name for pod in PODS})
     await rounds.round()
-    rounds.server.refused = set()
+    rounds.server.refuse = lambda _: None
     assert len(await rounds.round()) == 1000
 
 

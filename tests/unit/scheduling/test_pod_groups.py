@@ -205,12 +205,13 @@ def test_resources_that_are_none_count_for_nothing_and_are_left_for_the_api_serv
 
 def test_coscheduling_that_does_not_see_all_pods_yet_does_not_say_that_nodes_are_missing() -> None:
     """`PreFilter` of the plugin refuses the first pods of a gang until its cache has the last one, for about a second."""
-    said = "0/2 nodes are available: pre-filter pod job-1-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 2."
-    status = waiting(COSCHEDULING, said).status
+    status = waiting(COSCHEDULING, NOT_ALL).status
     assert status.reason == "Starting"
     assert str(status.message).startswith("the scheduler scheduler-plugins-scheduler does not see all 2 pods yet")
 
 
+#: What the real plugin says of a pod before its cache has the others of the group.
+NOT_ALL = "0/2 nodes are available: pre-filter pod job-1-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 2."
 #: What the real plugin says of pods that it refuses because of another pod of the group, and of one that finds no node itself.
 OPTIMISTIC, UNRESERVED = (
     f"0/1 nodes are available: 1 {why}." for why in ("optimistic rejection in PostFilter", "rejection in Unreserve")
@@ -223,7 +224,7 @@ NO_NODE = (
 
 
 def test_coscheduling_shows_the_pod_that_fails_first_and_not_those_that_wait_for_it() -> None:
-    for messages in ((OPTIMISTIC, NO_NODE), (NO_NODE, NO_NODE)):
+    for messages in ((OPTIMISTIC, NO_NODE), (NO_NODE, NO_NODE), (NOT_ALL, NO_NODE)):
         message = str(waiting(COSCHEDULING, *messages).status.message)
         assert message.startswith("no nodes for all 2 pods together: 0/5 nodes have nvidia.com/gpu: 1 free;")
     alone = waiting(COSCHEDULING, "podGroup here/job-1 failed recently").status.message
@@ -232,6 +233,7 @@ def test_coscheduling_shows_the_pod_that_fails_first_and_not_those_that_wait_for
 
 def test_pods_that_coscheduling_refuses_only_because_of_each_other_are_brought_to_its_attention() -> None:
     """The plugin looks at them again when their PodGroup changes, and otherwise after five minutes, though nodes are free."""
+    assert waiting(COSCHEDULING, NOT_ALL, UNRESERVED).actions, "it does not look at the first one again by itself"
     (touch,) = waiting(COSCHEDULING, OPTIMISTIC, UNRESERVED).actions
     assert isinstance(touch, PatchObject)
     assert touch.name == "job-1-uuid"

@@ -58,7 +58,7 @@ class Killer:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("num_kills", [30, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_kills", [12, pytest.param(100, marks=pytest.mark.nightly)])
 async def test_all_jobs_end_as_with_an_operator_that_is_never_killed(
     num_kills: int, namespace: Namespace, cluster: testbed.ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -69,7 +69,9 @@ async def test_all_jobs_end_as_with_an_operator_that_is_never_killed(
         async with jobs.carry_out():
             at_work = False
             for number in range(num_kills):
-                if (number % KILLS_PER_JOB == 0 or not at_work) and len(jobs.names) < num_kills // KILLS_PER_JOB:
+                if (number % KILLS_PER_JOB == 0 or not at_work) and len(jobs.names) < max(
+                    len(SCRIPTS), num_kills // KILLS_PER_JOB
+                ):
                     await jobs.apply(next(kinds), number)
                 at_work = await asyncio.to_thread(killer.kill)
             print(f"killed {dict(killer.moments)}")

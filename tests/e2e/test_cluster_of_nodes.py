@@ -1,6 +1,6 @@
-"""The test bed's nodes run real pods in a network of their own, and leave the machine as they found it. Needs root.
+"""The test bed's own nodes: what a killed owner leaves behind goes with the next cluster, and a machine has one cluster.
 
-The end-to-end tests of ddpjob prove volumes, names and Services, enforced NetworkPolicies, killed containers and killed kubelets.
+The other end-to-end tests prove pods, volumes, names, Services, enforced NetworkPolicies, killed containers and killed kubelets.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,31 +22,7 @@ TESTS = Path(__file__).parents[2]
 PROBE = "testbed.invalid/probe:1"
 
 
-@pytest.fixture(scope="module")
-def machine_before() -> Mapping[str, object]:
-    """What the machine looks like before the first cluster."""
-    packages.install_missing()  # with the programs that show it
-    return machine()
-
-
-@pytest.fixture(scope="module")
-def cluster(machine_before: Mapping[str, object], archive: Path) -> Iterator[testbed.Cluster]:
-    assert machine_before
-    cluster = testbed.Cluster(nodes=2)
-    with cluster:
-        cluster.load_image(archive)
-        yield cluster
-    wait_until_as(machine_before)
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = tmp_path_factory.mktemp("image") / "probe.tar"
-    oci.write_program(archive, name=PROBE, program=tools.path("probe"))
-    return archive
-
-
-def machine() -> Mapping[str, object]:
+def state_of_machine() -> Mapping[str, object]:
     """All that a cluster could leave on this machine outside its cache."""
 
     def shown(*command: str) -> list[str]:
@@ -69,8 +45,8 @@ def machine() -> Mapping[str, object]:
 def wait_until_as(before: Mapping[str, object]) -> None:
     """Network namespaces of containers, and the devices in them, go a moment after their last process."""
     with contextlib.suppress(testbed.DeadlineError):
-        testbed.wait_for("the machine to be as it was", lambda: machine() == before, seconds=240)
-    assert machine() == before
+        testbed.wait_for("the machine to be as it was", lambda: state_of_machine() == before)
+    assert state_of_machine() == before
 
 
 def pod(name: str, node: str, *arguments: str, **labels: str) -> dict[str, object]:
@@ -104,10 +80,13 @@ sys.stdin.read()
 """
 
 
-def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keeps_images(
-    machine_before: Mapping[str, object], archive: Path
-) -> None:
+@pytest.mark.skipif("E2E_KUBECONFIG" in os.environ, reason="E2E_KUBECONFIG names a cluster to use instead")
+def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keeps_images(tmp_path: Path) -> None:
+    """Before the other end-to-end tests bring up theirs: files run in the order of their names."""
     assert not [other for other in instance.instances() if "nodes" in other.description], "a cluster runs already"
+    packages.install_missing()  # with the programs that show what is on the machine
+    machine_before, archive = state_of_machine(), tmp_path / "probe.tar"
+    oci.write_program(archive, name=PROBE, program=tools.path("probe"))
     command = [sys.executable, "-c", OWNER, str(archive), json.dumps(pod("left", "node-0", "serve", ":8080"))]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
@@ -115,7 +94,7 @@ def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keep
         guard = next(int(line.split()[1]) for line in owner.stdout if line.startswith("running"))
         os.kill(guard, signal.SIGKILL)
         owner.kill()
-    assert machine() != machine_before
+    assert state_of_machine() != machine_before
     assert not Instance("killed").alive
 
     # The next cluster clears it all away, and has the image without loading it.
@@ -127,6 +106,6 @@ def test_the_next_cluster_removes_one_whose_owner_and_guard_were_killed_and_keep
     wait_until_as(machine_before)
 
 
-def test_a_second_cluster_is_refused_while_one_runs(cluster: testbed.Cluster) -> None:
-    with pytest.raises(InstanceError, match=f"{cluster.control_plane.name}.* is running; a machine holds one"):
+def test_a_second_cluster_is_refused_while_one_runs(machine: testbed.Cluster) -> None:
+    with pytest.raises(InstanceError, match=f"{machine.control_plane.name}.* is running; a machine holds one"):
         testbed.Cluster(nodes=1).start()

@@ -1,8 +1,6 @@
 """A session of one rank, in the process of the test."""
 
 import os
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 from unittest import mock
@@ -188,16 +186,3 @@ def test_sparse_gradients_are_left_to_ddp(session):
         model(torch.tensor([1])).sum().backward()
         replica.settle_buckets(model)
     assert model.module.weight.grad.is_sparse
-
-
-def test_a_script_for_several_ranks_names_the_launcher():
-    script = "from ddpjob.session import Session\nwith Session(): pass"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYTHONPATH": ":".join(path for path in sys.path if path), contract.NPROC_PER_NODE: "2"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == contract.EXIT_BAD_CONFIG
-    assert "start the script with python -m ddpjob.launch" in done.stderr

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
@@ -23,9 +24,10 @@ from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
 from support import forked_ranks
 from support.gang_of_pods import JOB, SUPERVISED, Gang
+from support.processes import DEADLINE_SECONDS
 from support.programs import PROGRAMS, gated_rank
 from support.saved_states import assert_same, newest_state
-from support.training_runs import DEADLINE_SECONDS, TRAINER, Run, ranks_by_hand, started
+from support.training_runs import TRAINER, Run, ranks_by_hand, started
 from testbed import free_ports
 
 DIGITS = ("epochs=4", "logEverySteps=5")
@@ -225,7 +227,7 @@ def test_the_others_leave_a_pod_of_rank_0_that_still_responds_once_the_master_is
 
 
 def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_knows_of(monkeypatch, capsys):
-    worker = identity.resolve(ranks_by_hand(2)[1])
+    worker: Any = identity.resolve(ranks_by_hand(2)[1])
     for name, value in (JOB | {contract.DDPJOB_GENERATION: "2", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.0)
@@ -233,12 +235,12 @@ def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_know
     reports = ""
     with ThreadPoolExecutor() as threads:
         joined = threads.submit(rendezvous.open_store_of_attempt, worker, oldest=1)
-        for environ, reason in (
-            (None, "is not that of this attempt"),
-            ({}, "is that of a pod of rank 0 that has been replaced"),
+        for is_set_up, reason in (
+            (False, "is not that of this attempt"),
+            (True, "is that of a pod of rank 0 that has been replaced"),
         ):
-            if environ is not None:
-                generation.set_up_store(rendezvous.for_attempt(served), environ)
+            if is_set_up:
+                generation.set_up_store(rendezvous.for_attempt(served), {})
             deadline = time.monotonic() + DEADLINE_SECONDS
             while reason not in reports:
                 assert time.monotonic() < deadline, f"no {reason!r} in {reports!r}"
@@ -251,7 +253,7 @@ def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_know
 
 
 def test_a_pod_of_rank_0_that_knows_of_its_successor_ends():
-    worker = identity.resolve({**ranks_by_hand(2)[0], contract.DDPJOB_GENERATION: "2"})
+    worker: Any = identity.resolve({**ranks_by_hand(2)[0], contract.DDPJOB_GENERATION: "2"})
     with pytest.raises(ReplacedError, match="has replaced this one"):
         rendezvous.open_store_of_attempt(worker, oldest=1)
 

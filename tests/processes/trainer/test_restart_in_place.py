@@ -7,6 +7,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from testbed import free_ports
 
 SCRIPT = str(PROGRAMS / "session_script.py")
 LAUNCHER = (sys.executable, "-m", "ddpjob.launch")
-LAUNCH = {"command": (*LAUNCHER, "--nproc-per-node=2", SCRIPT), "is_forked": True}
-GATED = {"command": (*LAUNCHER, gated_rank.FILE), "is_forked": True}
+LAUNCH: dict[str, Any] = {"command": (*LAUNCHER, "--nproc-per-node=2", SCRIPT), "is_forked": True}
+GATED: dict[str, Any] = {"command": (*LAUNCHER, gated_rank.FILE), "is_forked": True}
 REPEATED = r"resumed from step (\d+) in memory; later steps, if there were any, are repeated"
 IN_PLACE = {contract.DDPJOB_IN_PLACE_RESTARTS: "20"}
 HANGS = {"FAULT": "hang,pause,hold,", "FAULT_STEP": "12"}

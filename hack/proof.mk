@@ -13,10 +13,6 @@ recording: setup ## Record the picture of the README on the cluster of KUBECONFI
 bench-operator: setup ## Time the operator on a real control plane: make bench-operator BENCH='lives --name mine'
 	@$(BIN)/python -m bench.operators $(BENCH)
 
-.PHONY: bench-gangs
-bench-gangs: setup ## Time what two competing gangs lose by provider: make bench-gangs BENCH='--trials 20'
-	@$(BIN)/python -m bench.gangs $(BENCH)
-
 .PHONY: bench-recovery
 bench-recovery: setup ## Time from SIGKILL of a rank to the next step, by tier: make bench-recovery BENCH='--trials 20'
 	@$(BIN)/python -m bench.recovery $(BENCH)

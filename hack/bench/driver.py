@@ -23,11 +23,6 @@ def parser_of(module: str, about: str | None, kind: str) -> argparse.ArgumentPar
     return parser
 
 
-def of_operators() -> dict[str, Any]:
-    """The facts that figures of the operator depend on."""
-    return record.facts(("kubernetes", "kopf", "aiohttp", "pydantic"))
-
-
 class Run:
     """One benchmark under way. Its record, if one is asked for, is written after each row, so a later failure costs nothing."""
 

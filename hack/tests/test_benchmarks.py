@@ -30,9 +30,7 @@ def printed(folder: Path, command: str) -> str:
     ("command", "rows"),
     [
         ("speed --recipes digits --ranks 2 --profiles fast --steps 2 --windows 2 --keys bucketCapMb=1", 2),
-        ("scale --processes 1 2 --modes strong weak --steps 2 --windows 1", 4),
         ("accuracy --seeds 0 1 --set epochs=2 --set globalBatchSize=512 --target 50 99", 3),
-        ("in-place --steps 2 --pairs 1", 1),
         ("overhead", 9),
     ],
 )
@@ -60,18 +58,9 @@ def test_every_measure_of_the_operator_gives_its_figures(tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
-def test_pairs_of_gangs_are_measured_by_provider(tmp_path: Path) -> None:
-    assert "\n| native | 1 | " in printed(tmp_path, "bench.gangs --trials 1 --run-seconds 1 --providers native")
-
-
-@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_each_way_of_starting_again_is_measured(tmp_path: Path) -> None:
     output = printed(tmp_path, "bench.recovery --trials 1")
     repeated = dict(re.findall(r"^\| (\w+(?: \d)?) \|.*\| (\d+) \|$", output, re.MULTILINE))
     assert repeated.keys() == {"tier 1", "spare", "tier 2", "tier 3", "torchrun"}, output
     assert repeated["tier 1"] == repeated["spare"] == repeated["tier 2"] == "0"
-
-
-def test_one_process_is_measured_without_a_cluster(tmp_path: Path) -> None:
-    assert "\n| 20 jobs, listed: CPU-seconds | " in printed(tmp_path, "bench.operators.one_process --jobs 20 --nodes 2")

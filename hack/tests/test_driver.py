@@ -12,9 +12,7 @@ from bench.driver import Run
 from bench.trainer import speed
 from bench.trainer.__main__ import main
 from bench.trainer.accuracy import summary
-from bench.trainer.scale import efficiency
 from ddpjob_measure.task import MeasureError
-from support.figures import figures
 
 
 @pytest.fixture
@@ -55,11 +53,6 @@ def test_more_ranks_than_gpus_are_left_out_and_noted(run: Run, monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert speed.that_fit([1, 2, 3], run) == [1]
     assert run.notes == ["Left out: 2, 3 ranks, for which 1 GPUs are too few."]
-
-
-def test_twice_the_speed_on_two_processes_is_an_efficiency_of_one() -> None:
-    one, two, three = figures(1, 100.0), figures(2, 200.0), figures(3, 150.0)
-    assert [efficiency(each, one) for each in (one, two, three)] == [1, 1, 0.5]
 
 
 def test_seeds_have_a_mean_with_its_spread_and_times_to_a_target_count_those_that_reached_it() -> None:
@@ -110,7 +103,6 @@ PHOTOGRAPHS = "name a folder of them in DDPJOB_DATA_DIR, or measure resnet50-224
         ("accuracy --set recipe=digits", "--set recipe=digits: use --recipe"),
         ("accuracy --recipe resnet50-224", PHOTOGRAPHS),
         ("speed --recipes resnet50-224", PHOTOGRAPHS),
-        ("scale --recipe resnet50-224", PHOTOGRAPHS),
         ("speed --batch 60000", "--batch is 60000; expected at most 50000"),
     ],
 )

@@ -7,43 +7,25 @@ matters, use training_runs.
 
 import multiprocessing
 import os
-import re
 import runpy
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from unittest import mock
 
 from ddpjob_ranks import contract
-from support.training_runs import DEADLINE_SECONDS, ranks_by_hand, with_recipe
+from support.processes import DEADLINE_SECONDS, Printed, await_text, forked
+from support.training_runs import ranks_by_hand, with_recipe
 
-CONTEXT = multiprocessing.get_context("forkserver")
-#: torch._dynamo is what the first step of an optimizer loads, in seconds. pytest is the main module of the tests, which
-#: multiprocessing loads in each process.
-PRELOADED = (
-    "ddpjob_trainer.worker",
-    "ddpjob_recipes.digits",
-    "ddpjob_measure.measuring",
-    "torchvision",
-    "torch._dynamo",
-    "pytest",
-    "support.forked_ranks",
-)
-CONTEXT.set_forkserver_preload(list(PRELOADED))
-#: The fork server loads modules before it knows this process's module path, and OpenMP before a rank's own main().
-SERVER_ENVIRONMENT = {"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_WAIT_POLICY": "passive"}
 #: Keys and variables of one rank.
 Own = tuple[tuple[str, ...], Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForkedRun:
+class ForkedRun(Printed):
     """A training under way, or at its end."""
 
     folder: Path
@@ -64,34 +46,20 @@ class ForkedRun:
 
     def wait_for(self, pattern: str, *, rank: int = 0) -> None:
         """Until the pattern is in the rank's output."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not re.search(pattern, self.text(rank)):
-            alive = self.processes[rank].is_alive()
-            assert alive or re.search(pattern, self.text(rank)), f"ended without {pattern!r}:\n{self.text(rank)}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in {DEADLINE_SECONDS} s:\n{self.text(rank)}"
-            time.sleep(0.005)
+        await_text(pattern, lambda: self.text(rank), lambda: not self.processes[rank].is_alive())
 
-    @property
-    def losses(self) -> dict[int, float]:
-        """Loss by number of steps done, exactly as computed."""
-        found = re.findall(r"^epoch \d+ step (\d+)/\d+ loss (\S+)", self.text(), re.MULTILINE)
-        return {int(step): float(loss) for step, loss in found}
-
-    @property
-    def weights(self) -> str:
-        """The digest of the final parameters."""
-        match = re.search(r"^weights sha256 (\w+)$", self.text(), re.MULTILINE)
-        assert match, self.text()
-        return match[1]
-
-    @property
-    def accuracy(self) -> float:
-        """The last accuracy that was printed, in percent."""
-        return float(re.findall(r"accuracy (\S+) %", self.text())[-1])
+    def printed(self) -> str:
+        """That of rank 0."""
+        return self.text()
 
     def message(self, rank: int = 0) -> str:
         """The rank's termination message."""
         return (self.folder / f"termination-{rank}").read_text(encoding="utf-8")
+
+
+def may_have_workers() -> None:
+    """A rank that is forked here is a daemon of multiprocessing, which may not start processes; a real one is not."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -116,8 +84,6 @@ def started(
         command: A module with its arguments, to be run instead of the trainer with its keys.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with mock.patch.dict(os.environ, SERVER_ENVIRONMENT):
-        forkserver.ensure_running()
     processes = []
     for rank, variables in enumerate(ranks_by_hand(ranks) if isinstance(ranks, int) else ranks):
         message = folder / f"termination-{rank}"
@@ -127,8 +93,7 @@ def started(
         own_keys, own_variables = (own or {}).get(rank, ((), {}))
         mine = {**variables, **(environ or {}), **own_variables, contract.DDPJOB_TERMINATION_LOG: str(message)}
         module, *arguments = command or ("ddpjob_trainer", *with_recipe(*keys, *own_keys))
-        processes.append(CONTEXT.Process(target=_run, args=(module, arguments, mine, log, first), daemon=True))
-        processes[-1].start()
+        processes.append(forked(_run, module, arguments, mine, log, first))
     try:
         yield ForkedRun(folder=folder, processes=processes)
     finally:

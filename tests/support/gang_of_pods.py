@@ -13,8 +13,8 @@ SUPERVISED = JOB | {contract.DDPJOB_IN_PLACE_RESTARTS: "20", contract.DDPJOB_REP
 class Gang:
     """Pods of one process each, which end with the stack. All get the keys of the configuration, which scripts ignore."""
 
-    def __init__(self, folder: Path, num_pods: int, stack: ExitStack, *keys: str) -> None:
-        self._folder, self._stack, self._keys = folder, stack, keys
+    def __init__(self, folder: Path, num_pods: int, stack: ExitStack, *keys: str, is_forked: bool = True) -> None:
+        self._folder, self._stack, self._keys, self._is_forked = folder, stack, keys, is_forked
         self._variables = ranks_by_hand(num_pods)
         self._replaced: dict[int, int] = {}
 
@@ -24,7 +24,8 @@ class Gang:
         if replacement:
             variables |= self.replaced(rank, replacement)
         folder = self._folder / f"{rank}-{replacement}"
-        return self._stack.enter_context(started(folder, *self._keys, ranks=0, command=command, environ=variables))
+        run = started(folder, *self._keys, ranks=0, command=command, environ=variables, is_forked=self._is_forked)
+        return self._stack.enter_context(run)
 
     def replaced(self, rank: int, replacement: int) -> dict[str, str]:
         """The variables of a pod that replaces that of this rank."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.training_runs import DEADLINE_SECONDS
+from support.processes import DEADLINE_SECONDS
 from testbed import tools, wait_for
 
 BUCKET = "bucket"

@@ -1,13 +1,17 @@
 """States as torch.save writes them, a part that is no module, and checkpoints of a few bytes."""
 
 import io
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.state import from_bytes
 
 
 class Sampler:
@@ -49,3 +53,26 @@ def folder(path: Path, *, uid: str = "u1", attempt: int = 1, replacement: int = 
     opened = CheckpointFolder(claim=Claim(storage=Folder(path), owner=owner), keep=keep, report=lambda _: None)
     opened.open()
     return opened
+
+
+def newest_state(folder: Path) -> dict[str, Any]:
+    """What the newest checkpoint holds."""
+    latest = max((folder / "checkpoints").glob("step-*.json"), key=lambda p: int(p.name.split("-")[1]))
+    assert json.loads(latest.read_text())["num_bytes"] == latest.with_suffix(".pt").stat().st_size
+    return from_bytes(latest.with_suffix(".pt").read_bytes())
+
+
+def assert_same(a: Any, b: Any, where: str = "state") -> None:
+    """Nested values are equal, tensors bit for bit."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, Mapping):
+        assert a.keys() == b.keys(), where
+        for key, value in a.items():
+            assert_same(value, b[key], f"{where}[{key!r}]")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for index, (one, other) in enumerate(zip(a, b, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    else:
+        assert a == b, where

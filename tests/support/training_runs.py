@@ -15,26 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpjob_ranks import contract
+from support.processes import DEADLINE_SECONDS, ForkedProgram, Printed, await_text, pid_of_rank
 from testbed import free_ports
 
-#: Starting a process and loading torch takes 2 to 10 s on a busy machine with two cores.
-DEADLINE_SECONDS = 240.0
 TRAINER = (sys.executable, "-m", "ddpjob_trainer")
 
 
 @dataclass(kw_only=True)
-class Run:
+class Run(Printed):
     """A training under way, or at its end."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedProgram
     message_path: Path
     lines: list[str] = field(default_factory=list)
     reader: threading.Thread = field(init=False)
-
-    @property
-    def text(self) -> str:
-        """Its output so far, both streams."""
-        return "\n".join(self.lines)
 
     def wait(self) -> int:
         """The exit code."""
@@ -44,14 +38,7 @@ class Run:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """The first match in its output, which must come before the deadline and the end of the process."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            ended = self.process.poll() is not None and not self.reader.is_alive()  # before the last look at its output
-            if match := re.search(pattern, self.text):
-                return match
-            assert not ended, f"ended with {self.process.returncode} without {pattern!r}:\n{self.text}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in {DEADLINE_SECONDS} s:\n{self.text}"
-            time.sleep(0.005)
+        return await_text(pattern, self.printed, lambda: self.process.poll() is not None and not self.reader.is_alive())
 
     def follow(self) -> None:
         """Collect output from now on."""
@@ -64,30 +51,20 @@ class Run:
         self.reader = threading.Thread(target=read, daemon=True)
         self.reader.start()
 
-    @property
-    def losses(self) -> dict[int, float]:
-        """Loss by number of steps done."""
-        return {
-            int(step): float(loss)
-            for step, loss in re.findall(r"^epoch \d+ step (\d+)/\d+ loss (\S+)", self.text, re.MULTILINE)
-        }
+    def printed(self) -> str:
+        """Its output so far, both streams."""
+        return "\n".join(self.lines)
 
-    @property
-    def weights(self) -> str:
-        """The digest of the final parameters."""
-        match = re.search(r"^weights sha256 (\w+)$", self.text, re.MULTILINE)
-        assert match, self.text
-        return match[1]
-
-    @property
-    def accuracy(self) -> float:
-        """The last accuracy that was printed, in percent."""
-        return float(re.findall(r"accuracy (\S+) %", self.text)[-1])
+    text = property(printed)
 
     @property
     def message(self) -> str:
         """Its termination message."""
         return self.message_path.read_text()
+
+    def pid_of_rank(self, rank: int) -> int:
+        """The process of a rank that is started in place."""
+        return pid_of_rank(self.process.pid, rank)
 
     def rank_pids(self) -> list[int]:
         """The launcher's children."""
@@ -102,6 +79,7 @@ def started(
     ranks: int = 1,
     command: tuple[str, ...] = TRAINER,
     environ: Mapping[str, str] | None = None,
+    is_forked: bool = False,
 ) -> Iterator[Run]:
     """Start a training, of the digits where the keys name no other recipe, by the launcher if it has several ranks.
 
@@ -113,6 +91,7 @@ def started(
         ranks: Processes to start; 0 leaves that to `command` and `environ`.
         command: What to run; gets the configuration as arguments.
         environ: Further variables.
+        is_forked: Whether the interpreter is forked with torch loaded, and what a launcher forks its ranks from.
     """
     folder.mkdir(parents=True, exist_ok=True)
     message_path = folder / f"termination-log-{time.monotonic_ns()}"
@@ -125,8 +104,13 @@ def started(
         **({contract.NPROC_PER_NODE: str(ranks), contract.MASTER_PORT: str(*free_ports(1))} if ranks else {}),
         **(environ or {}),
     }
-    process = subprocess.Popen(
-        [*command, *with_recipe(*keys)], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    arguments = [*command, *with_recipe(*keys)]
+    process = (
+        ForkedProgram(arguments[1:], variables)
+        if is_forked
+        else subprocess.Popen(
+            arguments, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
     )
     run = Run(process=process, message_path=message_path)
     run.follow()

@@ -92,11 +92,6 @@ class Figures:
     peak_memory_bytes: int
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def exposed_share(self) -> float:
-        """The share of a step in which nothing but communication went on."""
-        return self.part_seconds["exposed_communication"].median / self.step_seconds.median
-
     def row(self) -> dict[str, Any]:
         """The columns of a table."""
         parts = {f"{part.replace('_', ' ')} ms": 1e3 * spread.median for part, spread in self.part_seconds.items()}

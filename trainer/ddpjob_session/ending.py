@@ -28,7 +28,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     current = generation.current(os.environ)
     if current is not None:
         current.save()
-    code, text, printed = _exit_code(error), f"rank {worker.rank}\n{error}", ""
+    code, text, printed = exit_code_of(error), f"rank {worker.rank}\n{error}", ""
     if isinstance(error, ConfigError):
         printed = str(error)  # with the message, since other ranks find most mistakes, too
     elif is_explained:
@@ -50,7 +50,7 @@ def fail(error: BaseException, worker: Worker, watchdog: Watchdog, writer: Check
     leave(code)
 
 
-def _exit_code(error: BaseException) -> int:
+def exit_code_of(error: BaseException) -> int:
     """The exit code for an error whose cause is on this rank."""
     match error:
         case RefusedError() if (current := generation.current(os.environ)) is not None and current.number > 1:

@@ -63,7 +63,7 @@ class Observer:
 
 
 class Recorder(Observer):
-    """Writes a line for each call of `log`, from which come the evidence file and `python -m ddpjob_measure plot`."""
+    """Writes a line for each call of `log`, from which come the curves of the evidence file."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the spans and the evidence file."""

@@ -16,10 +16,13 @@ from bench import driver
 from bench.operators import measures
 from bench.operators.measures import Bench, Sizes
 from bench.operators.process import TimedOperator
+from ddpjob_measure import record
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from support import installation
 
+#: Whose versions the figures depend on.
+PACKAGES = ("kubernetes", "kopf", "aiohttp", "pydantic")
 #: A KWOK node takes 500 pods.
 NODES = 24
 MEASURES: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
@@ -41,7 +44,7 @@ def main() -> int:
     if unknown := set(given.measures) - MEASURES.keys():
         parser.error(f"{', '.join(sorted(unknown))}: no such measure; expected some of {', '.join(MEASURES)}")
     sizes = Sizes(**{size.name: getattr(given, size.name) for size in fields(Sizes)})
-    run = driver.Run(given, "The operator", driver.of_operators())
+    run = driver.Run(given, "The operator", record.facts(PACKAGES))
     for name in given.measures or MEASURES:
         asyncio.run(measure(given, name, run, sizes))
     return run.end()

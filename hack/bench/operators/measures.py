@@ -214,8 +214,9 @@ async def _idle(bench: Bench, state: str) -> None:
 
 async def _restart(bench: Bench, seen: Observer) -> None:
     bench.operator.stop()
-    changes = seen.num_job_changes
-    ready_seconds = bench.operator.seconds_to_start()
+    changes, began = seen.num_job_changes, time.monotonic()
+    bench.operator.start()
+    ready_seconds = time.monotonic() - began
     await asyncio.sleep(QUIET_SECONDS)
     cost = bench.operator.cost()
     writes = sum(n for sent, n in cost.requests.items() if not sent.startswith(READS) and "leases" not in sent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,12 +59,6 @@ class TimedOperator(OperatorProcess):
             requests=requests,
             num_errors=sum(round(float(value)) for value in _FAILED.findall(page)),
         )
-
-    def seconds_to_start(self) -> float:
-        """Start it; gives the seconds until it is ready, its caches in step with the API server."""
-        began = time.monotonic()
-        self.start()
-        return time.monotonic() - began
 
     def num_complaints(self) -> int:
         """Warnings and errors in its log."""

@@ -1,1 +1,1 @@
-"""Benchmarks of the trainer: `python -m bench.trainer speed|scale|accuracy|in-place|overhead`."""
+"""Benchmarks of the trainer: `python -m bench.trainer speed|accuracy|overhead`."""

@@ -1,16 +1,15 @@
-"""`python -m bench.trainer speed|scale|accuracy|in-place|overhead`: what the trainer costs, next to other programs and to itself."""
+"""`python -m bench.trainer speed|accuracy|overhead`: what the trainer costs, next to other programs and to itself."""
 
 import sys
 from collections.abc import Sequence
 
-from bench.trainer import accuracy, in_place, overhead, scale, speed
+from bench.trainer import accuracy, overhead, speed
 from ddpjob_measure import commands
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one of them; returns the exit code."""
-    known = {"speed": speed, "scale": scale, "accuracy": accuracy}
-    known |= {"in-place": in_place, "overhead": overhead}
+    known = {"speed": speed, "accuracy": accuracy, "overhead": overhead}
     return commands.run(arguments, known, prog="python -m bench.trainer", about=__doc__)
 
 

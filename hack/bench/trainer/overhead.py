@@ -7,8 +7,7 @@ A checkpoint: the copy of the state, and the time for which the main thread wait
 elapsed time without CPU time and without time on the run queue (proc_pid_schedstat(5)), which again leaves out the
 neighbours.
 
-Memory for a restart in place, on CPUs: CPU time of rank 0 in each step, for what no other rank knows. `in-place` measures
-whole trainings.
+Memory for a restart in place, on CPUs: CPU time of rank 0 in each step, for what no other rank knows.
 """
 
 import argparse

@@ -1,19 +1,5 @@
-"""A process group of this process alone."""
+"""What tests of several modules need."""
 
-from collections.abc import Iterator
+from support.gang_of_one import gang
 
-import pytest
-import torch
-import torch.distributed as dist
-
-from ddpjob_ranks.distributed import Gang
-
-
-@pytest.fixture
-def gang() -> Iterator[Gang]:
-    """Of one rank, over gloo."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    group = dist.group.WORLD
-    assert group is not None
-    yield Gang(rank=0, world_size=1, device=torch.device("cpu"), control=group)
-    dist.destroy_process_group()
+__all__ = ["gang"]

@@ -18,7 +18,7 @@ from ddpjob_ranks import contract
 from ddpjob_session.checkpoints.claim import Fenced
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
 from ddpjob_session.checkpoints.object_store import PART_BYTES, ObjectStorage
-from support.training_runs import DEADLINE_SECONDS
+from support.processes import DEADLINE_SECONDS
 from testbed import paths, wait_for
 from testbed.locks import exclusive
 
@@ -100,13 +100,13 @@ def test_checkpoints_are_committed_fenced_and_found_again(environ: dict[str, str
     second = opened(environ, attempt=2)
     found = second.load_newest()
     assert found is not None
-    assert (found[0].step, found[1]) == (15, content)
+    assert (found[0].step, bytes(found[1])) == (15, content)
     with pytest.raises(Fenced):
         first.save(20, lambda file: file.write(content))
     second.save(20, lambda file: file.write(content[:100]))
     found = second.load_newest()
     assert found is not None
-    assert (found[0].step, found[0].attempt, found[1]) == (20, 2, content[:100])
+    assert (found[0].step, found[0].attempt, bytes(found[1])) == (20, 2, content[:100])
 
 
 def test_of_two_writers_that_have_seen_the_same_version_one_is_refused(environ: dict[str, str]) -> None:

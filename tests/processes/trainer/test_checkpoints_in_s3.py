@@ -11,9 +11,9 @@ pytest.importorskip("obstore", reason="ddpjob[s3] is not installed")
 from ddpjob_ranks import contract
 from support import s3_server
 from support.forked_ranks import ForkedRun, finished, started
+from support.processes import DEADLINE_SECONDS
 from support.programs.large_state import arrange
 from support.s3_server import BUCKET, S3Server
-from support.training_runs import DEADLINE_SECONDS
 from testbed import tools
 
 pytestmark = pytest.mark.skipif(

@@ -27,7 +27,7 @@ def overflow_at_step_50() -> None:
             next(training.state.model.parameters()).data.view(-1)[0] = torch.inf
         return loss
 
-    loop.Training.take_step = overflowing
+    loop.Training.take_step = overflowing  # type: ignore[method-assign]
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

@@ -48,7 +48,7 @@ def in_float64_up_to_a_chosen_step() -> None:
             training.session.stop.request.received = True  # as SIGTERM sets it
         return take_step(training, step, timer)
 
-    loop.Training.take_step = counted
+    loop.Training.take_step = counted  # type: ignore[method-assign]
 
 
 def check_same_losses(alone: ForkedRun, losses: dict[int, float]) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import multiprocessing
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from ddpjob_ranks import contract
 from ddpjob_trainer import replicas
 from ddpjob_trainer.export import read_tensors
-from support.forked_ranks import ForkedRun, finished, started
+from support.forked_ranks import ForkedRun, finished, may_have_workers, started
 from support.programs import preempted_rank
 
 #: 1,438 samples in steps of 204, which 3 ranks share unevenly, in parts of 30 at most; each step clips its gradient and
@@ -32,11 +31,6 @@ RANKS = 3
 
 def job(folder: Path, attempt: int) -> dict[str, str]:
     return {contract.DDPJOB_CHECKPOINT_DIR: str(folder), contract.DDPJOB_ATTEMPT: str(attempt)}
-
-
-def may_have_workers() -> None:
-    """A rank of `forked_ranks` is a daemon of multiprocessing, which may not start processes; a real one is not."""
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
 def results(run: ForkedRun) -> dict[str, str]:

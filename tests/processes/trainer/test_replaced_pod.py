@@ -14,21 +14,23 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
-from test_restart_in_place import pid_of_rank
-from test_session import assert_same, saved
 from torch._C._distributed_c10d import TCPStore
 
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
+from support import forked_ranks
 from support.gang_of_pods import JOB, SUPERVISED, Gang
+from support.processes import DEADLINE_SECONDS
 from support.programs import PROGRAMS, gated_rank
-from support.training_runs import DEADLINE_SECONDS, TRAINER, Run, finished, ranks_by_hand, started
+from support.saved_states import assert_same, newest_state
+from support.training_runs import TRAINER, Run, ranks_by_hand, started
 from testbed import free_ports
 
-DIGITS = ("epochs=8", "logEverySteps=5")
+DIGITS = ("epochs=4", "logEverySteps=5")
 SCRIPT = (sys.executable, "-m", "ddpjob.launch", str(PROGRAMS / "session_script.py"))
 FROM_MEMORY = "in memory: no step is lost"
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)
@@ -61,7 +63,9 @@ class Spare:
             contract.DDPJOB_SPARE_READY: str(self.ready),
         }
         environ = variables | SUPERVISED | {"OPENED": str(folder.parent), "GATES": "22,82"} | unassigned | files
-        self.run = stack.enter_context(started(folder / "run", *DIGITS, ranks=0, command=command, environ=environ))
+        self.run = stack.enter_context(
+            started(folder / "run", *DIGITS, ranks=0, command=command, environ=environ, is_forked=True)
+        )
 
     def wait_until_ready(self) -> None:
         self.run.wait_for("this pod is a spare")
@@ -84,26 +88,34 @@ def gang(folder, num_pods: int = 2):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return finished(tmp_path_factory.mktemp("undisturbed"), *DIGITS, ranks=2)
+    return forked_ranks.finished(tmp_path_factory.mktemp("undisturbed"), *DIGITS, ranks=2)
 
 
-def test_pods_that_are_killed_or_asked_to_stop_are_replaced_without_a_lost_step(undisturbed, tmp_path):
-    """Without a checkpoint, so that only memory can hold the state."""
+@pytest.mark.parametrize("lost", [1, 0])
+def test_a_pod_that_is_killed_or_asked_to_stop_is_replaced_without_a_lost_step(undisturbed, tmp_path, lost):
+    """Without a checkpoint, so that only memory can hold the state. The launcher of rank 0 served the store."""
     with gang(tmp_path) as pods:
-        first, second = pods.gated_pod(0), pods.gated_pod(1)
-        second.wait_for("gate at step 22")
-        second.process.kill()
-        replaced = pods.gated_pod(1, 1)
-        replaced.wait_for("gate at step 82")
-        replaced.process.send_signal(signal.SIGTERM)
-        replaced.wait_for("SIGTERM received")
+        pod, survivor = pods.gated_pod(lost), pods.gated_pod(1 - lost)
+        (pod if lost else survivor).wait_for("gate at step 22")
+        pod.process.kill()
+        second = pods.gated_pod(lost, 1)
+        (second if lost else survivor).wait_for("gate at step 82")
+        second.process.send_signal(signal.SIGTERM)
+        second.wait_for("SIGTERM received")
         gated_rank.open_gate(tmp_path, 82)
-        assert replaced.wait() == contract.EXIT_TERMINATED, replaced.text
-        last = pods.gated_pod(1, 2)
-        assert [first.wait(), last.wait()] == [0, 0], first.text
-    assert first.text.count(FROM_MEMORY) == 2
-    assert joined(first) == {0, 1, 2}
-    assert (first.weights, first.losses) == (undisturbed.weights, undisturbed.losses)
+        assert second.wait() == contract.EXIT_TERMINATED, second.text
+        last = pods.gated_pod(lost, 2)
+        assert [survivor.wait(), last.wait()] == [0, 0], survivor.text + last.text
+    of_rank_0 = [survivor] if lost else [pod, second, last]
+    assert "".join(run.text for run in of_rank_0).count(FROM_MEMORY) == 2
+    assert [joined(run) for run in of_rank_0] == [{0, 1, 2}] if lost else [{0}, {1}, {2}]
+    assert of_rank_0[-1].weights == undisturbed.weights
+    assert {step: loss for run in of_rank_0 for step, loss in run.losses.items()} == undisturbed.losses
+    if lost == 0:
+        resumed = [int(re.findall(r"resumed from step (\d+) in memory", run.text)[0]) for run in (second, last)]
+        # Ranks differ by one step at most, which is lost if only the lost rank has completed it. A stop is after the same step.
+        assert resumed[0] >= max(pod.losses) - 1
+        assert resumed[1] >= max(second.losses)
 
 
 @pytest.mark.parametrize(("rank", "command"), [(0, GATED), (1, TRAINER)], ids=["rank 0, launcher", "trainer"])
@@ -153,30 +165,7 @@ def test_a_pod_that_is_asked_to_stop_while_its_ranks_wait_for_another_reports_wh
         first.wait_for("another pod was asked to stop; all ranks start again in place")
         first.process.send_signal(signal.SIGTERM)
         assert first.wait() == contract.EXIT_CHECKPOINTED, first.text
-    assert first.message == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{saved(tmp_path)['step']}"
-
-
-def test_the_pod_of_rank_0_is_replaced_without_a_lost_step_too(undisturbed, tmp_path):
-    """Its launcher served the store. It is killed, and its successor is asked to stop; the survivor hands its state on."""
-    with gang(tmp_path) as pods:
-        first, survivor = pods.gated_pod(0), pods.gated_pod(1)
-        survivor.wait_for("gate at step 22")
-        first.process.kill()
-        second = pods.gated_pod(0, 1)
-        survivor.wait_for("gate at step 82")
-        second.process.send_signal(signal.SIGTERM)
-        second.wait_for("SIGTERM received")
-        gated_rank.open_gate(tmp_path, 82)
-        assert second.wait() == contract.EXIT_TERMINATED, second.text
-        last = pods.gated_pod(0, 2)
-        assert [last.wait(), survivor.wait()] == [0, 0], last.text + survivor.text
-    assert [run.text.count(FROM_MEMORY) for run in (second, last)] == [1, 1]
-    assert [joined(run) for run in (first, second, last)] == [{0}, {1}, {2}]
-    assert (last.weights, first.losses | second.losses | last.losses) == (undisturbed.weights, undisturbed.losses)
-    resumed = [int(re.findall(r"resumed from step (\d+) in memory", run.text)[0]) for run in (second, last)]
-    # Ranks differ by one step at most, which is lost if only the lost rank has completed it. A stop is after the same step.
-    assert resumed[0] >= max(first.losses) - 1
-    assert resumed[1] >= max(second.losses)
+    assert first.message == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{newest_state(tmp_path)['step']}"
 
 
 def joined(run: Run) -> set[int]:
@@ -226,7 +215,7 @@ def test_the_others_leave_a_pod_of_rank_0_that_still_responds_once_the_master_is
         old = pods.gated_pod(0, MASTER_PORT=str(old_port))
         survivor = pods.gated_pod(1, MASTER_PORT=master.port)
         survivor.wait_for("gate at step 22")
-        os.kill(pid_of_rank(old, 0), signal.SIGSTOP)
+        os.kill(old.pid_of_rank(0), signal.SIGSTOP)
         for step in (22, 82):  # the survivor continues, and waits for the stopped rank
             gated_rank.open_gate(tmp_path, step)
         new = pods.gated_pod(0, 1, MASTER_PORT=str(new_port))
@@ -238,7 +227,7 @@ def test_the_others_leave_a_pod_of_rank_0_that_still_responds_once_the_master_is
 
 
 def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_knows_of(monkeypatch, capsys):
-    worker = identity.resolve(ranks_by_hand(2)[1])
+    worker: Any = identity.resolve(ranks_by_hand(2)[1])
     for name, value in (JOB | {contract.DDPJOB_GENERATION: "2", contract.DDPJOB_REPLACEMENT_SECONDS: "200"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.0)
@@ -246,12 +235,12 @@ def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_know
     reports = ""
     with ThreadPoolExecutor() as threads:
         joined = threads.submit(rendezvous.open_store_of_attempt, worker, oldest=1)
-        for environ, reason in (
-            (None, "is not that of this attempt"),
-            ({}, "is that of a pod of rank 0 that has been replaced"),
+        for is_set_up, reason in (
+            (False, "is not that of this attempt"),
+            (True, "is that of a pod of rank 0 that has been replaced"),
         ):
-            if environ is not None:
-                generation.set_up_store(rendezvous.for_attempt(served), environ)
+            if is_set_up:
+                generation.set_up_store(rendezvous.for_attempt(served), {})
             deadline = time.monotonic() + DEADLINE_SECONDS
             while reason not in reports:
                 assert time.monotonic() < deadline, f"no {reason!r} in {reports!r}"
@@ -264,7 +253,7 @@ def test_a_survivor_waits_for_the_store_of_the_newest_pod_of_rank_0_that_it_know
 
 
 def test_a_pod_of_rank_0_that_knows_of_its_successor_ends():
-    worker = identity.resolve({**ranks_by_hand(2)[0], contract.DDPJOB_GENERATION: "2"})
+    worker: Any = identity.resolve({**ranks_by_hand(2)[0], contract.DDPJOB_GENERATION: "2"})
     with pytest.raises(ReplacedError, match="has replaced this one"):
         rendezvous.open_store_of_attempt(worker, oldest=1)
 
@@ -317,4 +306,4 @@ def test_a_script_with_a_session_goes_on_from_the_newest_checkpoint_with_the_sam
         last = pods.pod(1, 2, command=SCRIPT, **saving)
         assert [first.wait(), last.wait()] == [0, 0], first.text
     assert first.text.count("resumed from step") == 2
-    assert_same(saved(tmp_path), saved(whole))
+    assert_same(newest_state(tmp_path), newest_state(whole))

@@ -13,9 +13,10 @@ import pytest
 from ddpjob_ranks import contract
 from support import forked_ranks
 from support.forked_ranks import ForkedRun, finished
+from support.processes import DEADLINE_SECONDS
 from support.programs import gated_rank
 from support.progress_fields import PROGRESS_FIELDS
-from support.training_runs import DEADLINE_SECONDS, job, ranks_by_hand, started, with_recipe
+from support.training_runs import job, ranks_by_hand, started, with_recipe
 
 KEYS = ("epochs=4", "globalBatchSize=100", "checkpointEverySteps=4", "logEverySteps=1")  # 15 steps an epoch
 GATED = (sys.executable, "-m", "ddpjob.launch", gated_rank.FILE)

@@ -1,6 +1,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,7 +10,7 @@ from ddpjob_ranks import contract
 from support.forked_ranks import finished
 
 
-def spans_of(path: Path) -> list[dict[str, object]]:
+def spans_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -46,9 +47,9 @@ def test_two_ranks_write_their_spans_and_traces_and_one_evidence_file(tmp_path):
     assert [points[-1][0] for points in evidence["history"][0]["curves"].values()] == [46] * 8
     for rank in range(2):
         with gzip.open(folder / f"profile/attempt-1-rank-{rank}.json.gz", "rt") as trace:
-            names = {event.get("name") for event in json.load(trace)["traceEvents"]}
-        assert {"step 30", "step 31", "aten::convolution"} <= names
-        assert "step 32" not in names
+            traced = {event.get("name") for event in json.load(trace)["traceEvents"]}
+        assert {"step 30", "step 31", "aten::convolution"} <= traced
+        assert "step 32" not in traced
     values = EventAccumulator(str(folder / "tensorboard"))
     values.Reload()
     assert [event.step for event in values.Scalars("loss")] == [10, 20, 30, 40, 46]

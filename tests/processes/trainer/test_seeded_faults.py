@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_session import assert_same, saved
 
 from ddpjob_ranks import contract
 from support.gang_of_pods import Gang
 from support.programs import PROGRAMS
 from support.programs.fault_plan import IN_PODS, KINDS, LOSSES, random_faults, shuffled_kinds
+from support.saved_states import assert_same, newest_state
 from support.training_runs import Run
 from testbed import pids_with, wait_for
 
@@ -75,7 +75,7 @@ class Pods:
         for run in self.runs.values():
             run.process.kill()
         self._attempt, self._replacements = attempt, [0] * self._num_pods
-        self._gang = Gang(self._folder / str(attempt), self._num_pods, self._stack, *self._keys)
+        self._gang = Gang(self._folder / str(attempt), self._num_pods, self._stack, *self._keys, is_forked=False)
         for rank in range(self._num_pods):
             self._start(rank)
 
@@ -179,7 +179,7 @@ def check(folder: Path, faults: list[dict[str, Any]], *, num_nodes: int) -> None
     assert all(line.endswith(": no step is lost") for line in restarts if "in memory" in line), run.text
     assert [loss for loss in losses if loss not in whole.losses.items()] == []
     assert run.weights == whole.weights
-    assert_same(saved(folder / "faulty"), saved(folder / "whole"))
+    assert_same(newest_state(folder / "faulty"), newest_state(folder / "whole"))
 
 
 def loses_rank_0(fault: dict[str, Any]) -> bool:

@@ -1,81 +1,60 @@
 """Scripts with a loop of their own: killed, stopped, hung and failing, with a session around the loop."""
 
-import json
 import random
 import re
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpjob_ranks import contract
-from ddpjob_session.state import from_bytes
 from support import REPOSITORY, forked_ranks
 from support.programs import PROGRAMS
+from support.saved_states import assert_same, newest_state
 from support.training_runs import finished, job
 
 KILLED = str(PROGRAMS / "killed_script.py")
 EXAMPLE = str(REPOSITORY / "trainer/examples/minimal_session.py")
 DIGITS = str(REPOSITORY / "trainer/examples/digits_session.py")
-LAUNCH = (sys.executable, "-m", "ddpjob.launch", "--nproc-per-node=2", KILLED, EXAMPLE)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", KILLED, EXAMPLE)
 SEED = 20261126
 
 
-def saved(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint holds."""
-    newest = max((folder / "checkpoints").glob("step-*.json"), key=lambda p: int(p.name.split("-")[1]))
-    assert json.loads(newest.read_text())["num_bytes"] == newest.with_suffix(".pt").stat().st_size
-    return from_bytes(newest.with_suffix(".pt").read_bytes())
+def run_example(
+    folder: Path, script: str = EXAMPLE, *arguments: str, attempt: int = 1, **kill: str
+) -> list[int | None]:
+    """Two ranks, of which one may be killed at a step."""
+    command, environ = ["support.programs.killed_script", script, *arguments], job(folder, attempt=attempt) | kill
+    with forked_ranks.started(folder, ranks=2, environ=environ, command=command) as started:
+        return started.wait()
 
 
-def assert_same(a: Any, b: Any, where: str = "state") -> None:
-    """Nested values are equal, tensors bit for bit."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, Mapping):
-        assert a.keys() == b.keys(), where
-        for key, value in a.items():
-            assert_same(value, b[key], f"{where}[{key!r}]")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for index, (one, other) in enumerate(zip(a, b, strict=True)):
-            assert_same(one, other, f"{where}[{index}]")
-    else:
-        assert a == b, where
-
-
-@pytest.mark.timeout(2400)  # eight starts of two ranks
-def test_the_example_killed_at_five_random_places_ends_with_the_same_bits(tmp_path):
-    """Weights, and the generators of both ranks. The attempts alternate between our launcher and torchrun."""
-    whole = finished(tmp_path / "whole", ranks=0, command=LAUNCH, environ=job(tmp_path / "whole"))
-    assert "2 ranks found y = 3.00x + 1.00" in whole.text
+@pytest.mark.parametrize("num_kills", [2, pytest.param(9, marks=pytest.mark.nightly)])
+def test_the_example_killed_at_random_places_ends_with_the_same_bits(num_kills, tmp_path):
+    """Weights, and the generators of both ranks. torchrun starts every third attempt."""
+    assert run_example(tmp_path / "whole") == [0, 0]
+    assert "2 ranks found y = 3.00x + 1.00" in (tmp_path / "whole/rank-0.log").read_text()
     places = random.Random(SEED)  # noqa: S311 - of a test
-    for attempt in range(1, 6):
+    for attempt in range(1, num_kills + 1):
         # The first time after the checkpoint of step 40 has begun, so that the one of step 20 is complete.
-        step = places.randrange(5, 38) if attempt > 1 else 45
-        place = {"KILLED_RANK": str(places.randrange(2)), "KILLED_STEP": str(step)}
-        by_torchrun = attempt % 2 == 0
-        finished(
-            tmp_path,
-            ranks=0,
-            command=TORCHRUN if by_torchrun else LAUNCH,
-            environ=job(tmp_path, attempt=attempt) | place,
-            expected=1 if by_torchrun else 128 + signal.SIGKILL,
-        )
-    last = finished(tmp_path, ranks=0, command=TORCHRUN, environ=job(tmp_path, attempt=6))
-    assert re.search(r"resumed from step (?!0 )\d+ ", last.text)
+        rank, step = places.randrange(2), places.randrange(5, 38) if attempt > 1 else 45
+        kill = {"KILLED_RANK": str(rank), "KILLED_STEP": str(step)}
+        if attempt % 3 == 1:
+            environ = job(tmp_path, attempt=attempt) | kill
+            finished(tmp_path, ranks=0, command=TORCHRUN, environ=environ, expected=1)
+        else:
+            assert run_example(tmp_path, attempt=attempt, **kill)[rank] == -signal.SIGKILL
+    assert run_example(tmp_path, attempt=num_kills + 1) == [0, 0]
+    assert re.search(r"resumed from step (?!0 )\d+ ", (tmp_path / "rank-0.log").read_text())
     seen = EventAccumulator(str(tmp_path / "checkpoints/tensorboard"))
     seen.Reload()
     steps = [event.step for event in seen.Scalars("loss")]
     assert steps == sorted(set(steps)), "TensorBoard shows each step once"
     assert steps[-1] == 200
-    assert_same(seeded(saved(tmp_path)), seeded(saved(tmp_path / "whole")))
+    assert_same(seeded(newest_state(tmp_path)), seeded(newest_state(tmp_path / "whole")))
 
 
 def seeded(state: dict[str, Any]) -> dict[str, Any]:
@@ -84,27 +63,19 @@ def seeded(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_script_with_a_data_loader_and_epochs_resumes_within_an_epoch(tmp_path):
-    def run_digits(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
-        command, environ = (
-            ["support.programs.killed_script", DIGITS, "--epochs=2"],
-            job(folder, attempt=attempt) | variables,
-        )
-        with forked_ranks.started(folder, ranks=2, environ=environ, command=command) as started:
-            return started.wait()
-
-    assert run_digits(tmp_path / "whole") == [0, 0]
-    killed = run_digits(tmp_path, KILLED_RANK="1", KILLED_STEP="46")
+    assert run_example(tmp_path / "whole", DIGITS, "--epochs=2") == [0, 0]
+    killed = run_example(tmp_path, DIGITS, "--epochs=2", KILLED_RANK="1", KILLED_STEP="46")
     assert killed == [contract.EXIT_PEER_LOST, -signal.SIGKILL]
-    assert run_digits(tmp_path, attempt=2) == [0, 0]
+    assert run_example(tmp_path, DIGITS, "--epochs=2", attempt=2) == [0, 0]
     assert re.search(r"resumed from step (20|40) ", (tmp_path / "rank-0.log").read_text())
-    assert_same(seeded(saved(tmp_path)), seeded(saved(tmp_path / "whole")))
+    assert_same(seeded(newest_state(tmp_path)), seeded(newest_state(tmp_path / "whole")))
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
     assert run(folder) == 3 * [0]
-    return saved(folder)
+    return newest_state(folder)
 
 
 def run(folder: Path, *, attempt: int = 1, **variables: str) -> list[int | None]:
@@ -120,13 +91,13 @@ def message(folder: Path, rank: int) -> str:
 def test_one_ranks_sigterm_stops_all_after_the_same_step_and_nothing_is_lost(uninterrupted, tmp_path):
     """With BatchNorm, dropout, AdamW, a schedule and an average, and checkpoints by time at any step."""
     assert run(tmp_path, FAULT="stop", FAULT_STEP="20") == 3 * [contract.EXIT_CHECKPOINTED]
-    stopped_at = saved(tmp_path)["step"]
+    stopped_at = newest_state(tmp_path)["step"]
     assert 20 < stopped_at < 60
     assert message(tmp_path, 0) == f"{contract.TERMINATION_CHECKPOINT_PREFIX}{stopped_at}"
     assert (message(tmp_path, 1), message(tmp_path, 2)) == ("", "")
     assert run(tmp_path, attempt=2) == 3 * [0]
     assert "after 60 steps" in (tmp_path / "rank-0.log").read_text()
-    assert_same(saved(tmp_path), uninterrupted)
+    assert_same(newest_state(tmp_path), uninterrupted)
 
 
 @pytest.mark.parametrize(

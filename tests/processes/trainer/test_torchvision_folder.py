@@ -2,10 +2,9 @@
 
 import pytest
 from PIL import Image
-from test_own_recipe import may_have_workers
 
 from ddpjob_ranks import contract
-from support.forked_ranks import finished
+from support.forked_ranks import finished, may_have_workers
 from support.programs.folder_recipe import SIZE
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}

@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob_measure import verify_resume
 from ddpjob_measure.__main__ import main
-from ddpjob_measure.processes import MeasureError
+from ddpjob_measure.task import MeasureError
 from ddpjob_measure.verify_resume import Kill, Run, Trainer, differences, table, verify
 from support.programs import PROGRAMS
 

@@ -30,7 +30,8 @@ def num_collectives() -> int:
 
 def main(how: str) -> None:
     """Train in steps after each of which the state is kept, where it is kept by copies."""
-    run.StopAgreement = partial(StopAgreement, question_seconds=0.0)  # type: ignore[misc] # a question in each step, by any clock
+    # A question in each step, by any clock.
+    run.StopAgreement = partial(StopAgreement, question_seconds=0.0)  # type: ignore[attr-defined,assignment]
     periodic.PAUSE_SECONDS = 0.0  # type: ignore[misc]
     if how == COPIES:
         at_exit.DEVICES = ()  # type: ignore[misc,assignment]

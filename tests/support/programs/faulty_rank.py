@@ -116,7 +116,7 @@ def arrange() -> None:
     """Set this rank up as the environment says; to be called before it trains."""
     Feed.batch = batch_of_a_faulty_rank  # type: ignore[method-assign, assignment]  # that is the fault
     name = os.environ.get("CHECK")
-    watchdog.Watchdog.watch = note_watchdog  # type: ignore[method-assign]
+    watchdog.Watchdog.watch = note_watchdog  # type: ignore[method-assign,assignment]
     idleness.LOSS_SECONDS = 5.0  # so that on a busy machine, too, a rank that lost another one finds out which
     if name and os.environ["FAULTY_RANK"] == os.environ["RANK"]:
         check = getattr(CHECKS[name], name)

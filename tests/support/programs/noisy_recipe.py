@@ -38,13 +38,9 @@ class Noisy(torch.utils.data.Dataset[Any]):
 
 def data(folder: Path, config: Config) -> Data:
     """The digits."""
-    digits = load(folder, config)
-    return Data(
-        **{
-            name: Noisy(split.images_NCHW, split.labels_N)
-            for name, split in (("train", digits.train), ("test", digits.test))
-        }
-    )
+    digits: Any = load(folder, config)
+    train, test = (Noisy(split.images_NCHW, split.labels_N) for split in (digits.train, digits.test))
+    return Data(train=train, test=test)
 
 
 def as_pair(batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

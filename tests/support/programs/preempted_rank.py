@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ddpjob_ranks.stop import StopAgreement
 from ddpjob_session import run
 from ddpjob_session.checkpoints.folder import CheckpointFolder
@@ -26,7 +28,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "set-up": (run, "StopAgreement"),  # the handler is there, training has not begun
     "data": (Feed, "batch"),
     "forward": (loop.Training, "take_step"),
-    "backward": (loop.torch.autograd, "backward"),
+    "backward": (torch.autograd, "backward"),
     "agreement": (StopAgreement, "reached"),
     "copy": (TrainingState, "content"),
     "checkpoint": (CheckpointWriter, "save"),

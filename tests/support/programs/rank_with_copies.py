@@ -12,7 +12,7 @@ FILE = __file__
 
 
 if __name__ == "__main__":
-    at_exit.DEVICES = ()  # type: ignore[misc]
+    at_exit.DEVICES = ()  # type: ignore[misc,assignment]
     periodic.PAUSE_SECONDS = 0.02  # type: ignore[misc] # shorter
     program = sys.argv.pop(1)
     runpy.run_path(program, run_name="__main__")

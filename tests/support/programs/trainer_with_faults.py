@@ -116,10 +116,11 @@ KINDS: dict[str, Callable[[int], None]] = {
 
 def arrange() -> None:
     """Have this rank look for faults at all points."""
+    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from ddpjob_ranks import distributed
-    from ddpjob_session.memory import at_exit
+    from ddpjob_ranks import distributed, slots
+    from ddpjob_session import run
     from ddpjob_trainer import loop, worker
     from ddpjob_trainer.state import TrainingState
 
@@ -142,16 +143,16 @@ def arrange() -> None:
         return result
 
     take_step = loop.Training.take_step
-    loop.Training.take_step = count_and_take  # type: ignore[method-assign]
-    before(loop.torch.autograd, "backward", "backward")
+    loop.Training.take_step = count_and_take  # type: ignore[method-assign,assignment]
+    before(torch.autograd, "backward", "backward")
     before(loop.Training, "update_weights", "gradients")
     before(loop.Training, "save", "checkpoint")
     before(loop, "evaluate", "evaluation")
     before(distributed, "rendezvous", "rendezvous")
     before(worker, "_load_data", "data")
     before(TrainingState, "load", "load")
-    before(worker.Run, "begin", "begin")
-    before(at_exit.slots, "empty", "hold")
+    before(run.Run, "begin", "begin")
+    before(slots, "empty", "hold")
     register_optimizer_step_post_hook(lambda *_: faults.at("optimizer"))
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from ddpjob_measure.task import PARTS, Figures, MeasureError, Spread, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks.errors import ConfigError
+from support.fakes import fake
 from testbed import is_running, wait_for
 
 
@@ -290,11 +291,11 @@ def test_each_recipe_has_its_rows_when_it_is_done_although_another_one_fails(tmp
         if (recipe, keys["profile"]) == ("digits", "exact"):
             raise MeasureError("the device is on fire")
         loss = losses["eager float32" if keys["profile"] == "exact" else "fast, eager"]
-        return Run(name=recipe, losses={1: loss}), SimpleNamespace(peak_memory_bytes=2**30), ""
+        return Run(name=recipe, losses={1: loss}), fake(peak_memory_bytes=2**30), ""
 
     monkeypatch.setattr(gpu_steps, "_few_steps", few_steps)
     monkeypatch.setattr(Workbench, "images", lambda *_: {})
-    rows = []
+    rows: list[Any] = []
     with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError) as wrong:
         rows.extend(gpu_steps.recipes_in_bfloat16(workbench))
     found = {(row["recipe"], row["kind"]): row.get("difference at first") for row in rows}
@@ -315,7 +316,7 @@ def test_the_other_recipes_are_tried_if_one_cannot_be_found(tmp_path, monkeypatc
 
     monkeypatch.setattr(gpu_steps, "_images_for", images_for)
     monkeypatch.setattr(gpu_steps, "_tried", lambda _, recipe, *__: ([{"recipe": recipe}], []))
-    rows = []
+    rows: list[Any] = []
     with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match=r"own_recipe:.* ConfigError: there is no"):
         rows.extend(gpu_steps.recipes_in_bfloat16(workbench))
     assert sorted(row["recipe"] for row in rows) == ["digits", "speedrun-cifar10"]

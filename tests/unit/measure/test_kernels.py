@@ -1,19 +1,19 @@
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 import torch
 
 from ddpjob_measure import kernels
+from support.fakes import fake
 
 
 def event(key: str, microseconds: float, *, device: str = "CUDA", is_range: bool = False) -> Any:
-    return SimpleNamespace(
+    return fake(
         key=key,
         count=1,
         self_device_time_total=microseconds,
         self_cpu_time_total=0.0,
-        device_type=SimpleNamespace(name=device),
+        device_type=fake(name=device),
         is_user_annotation=is_range,
     )
 

@@ -1,6 +1,6 @@
 from ddpjob_measure.outcome import Outcome, training_seconds_by_step
 
-SPANS = [
+SPANS: list[dict[str, float | str]] = [
     {"span": "setup", "step": 0, "monotonic_seconds": 90.0, "seconds": 10.0},
     {"span": "first_step", "step": 1, "monotonic_seconds": 100.0, "seconds": 2.0},
     {"span": "steps", "step": 10, "monotonic_seconds": 102.0, "seconds": 8.0},

@@ -9,32 +9,32 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
-from ddpjob_ranks import distributed
+from ddpjob_ranks import distributed, generation
 from ddpjob_ranks.distributed import Gang, is_out_of_memory, is_peer_loss
 from ddpjob_ranks.errors import ConfigError, ForeignMessageError
-from ddpjob_ranks.launch.identity import resolve
+from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.limits import Limits
+from support.fakes import fake
 from support.workers import worker
 
 PROGRAM = """
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from ddpjob_ranks import distributed
 from ddpjob_ranks.launch.identity import resolve
 from ddpjob_ranks.limits import Limits
 
 init = lambda *args, **given: dist.init_process_group(*args, **{**given, "device_id": None})
-groups = SimpleNamespace(init_process_group=init, new_group=dist.new_group)
+groups = fake(init_process_group=init, new_group=dist.new_group)
 limits = Limits(first_step_seconds=9, step_seconds=9)
-with distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore(), groups):
+with distributed.join(worker(), limits, torch.device("cuda", 0), HashStore(), groups):
     pass
 """
 
@@ -47,8 +47,8 @@ def no_gpu_variables(monkeypatch):
 
 def device_of(*, local_rank, num_gpus, num_ranks=4):
     """The device of a rank of a node that shows it so many GPUs; on a GPU, it is the current one."""
-    current = []
-    cuda = SimpleNamespace(is_available=lambda: num_gpus > 0, device_count=lambda: num_gpus, set_device=current.append)
+    current: list[Any] = []
+    cuda = fake(is_available=lambda: num_gpus > 0, device_count=lambda: num_gpus, set_device=current.append)
     rank = worker(local_rank, num_ranks, local_rank=local_rank, local_world_size=num_ranks)
     device = distributed.device_of(rank, cuda)
     assert current == ([device] if num_gpus else [])
@@ -90,7 +90,7 @@ def test_a_choice_of_gpus_is_respected(monkeypatch):
 
 
 def test_torch_has_as_many_threads_and_compilers_also_if_the_compiler_was_imported_before(monkeypatch):
-    inductor = SimpleNamespace(compile_threads=64)
+    inductor = fake(compile_threads=64)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", inductor)
     before = torch.get_num_threads()
     for variable in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
@@ -125,12 +125,12 @@ def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_con
 
     control = dist.ProcessGroup(0, 1)
     control.bound_device_id = torch.device("cuda", 0)
-    groups = SimpleNamespace(init_process_group=init_process_group, new_group=lambda **_: control)
+    groups = fake(init_process_group=init_process_group, new_group=lambda **_: control)
     for name in distributed.NCCL_SETTINGS:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     limits = Limits(first_step_seconds=9, step_seconds=9)
-    distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore(), groups).__enter__()
+    distributed.join(worker(), limits, torch.device("cuda", 0), HashStore(), groups).__enter__()
     assert control.bound_device_id is None
     for name in ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_ENABLE_MONITORING"):
         assert set_at_start[name] == "0"
@@ -172,9 +172,9 @@ def test_memory_that_ran_out_is_known_by_its_message(message):
     assert not is_peer_loss(RuntimeError(message))
 
 
-@pytest.mark.parametrize("mine", [None, SimpleNamespace()], ids=["its pod does not start again in place", "rank 0"])
+@pytest.mark.parametrize("mine", [None, fake()], ids=["its pod does not start again in place", "rank 0"])
 def test_a_store_that_is_lost_with_no_other_to_come_ends_the_rank(monkeypatch, mine):
-    stores = iter([dist.DistNetworkError("connection reset by peer"), dist.HashStore()])
+    stores = iter([dist.DistNetworkError("connection reset by peer"), HashStore()])
 
     def open_store(_):
         if isinstance(store := next(stores), Exception):
@@ -182,9 +182,9 @@ def test_a_store_that_is_lost_with_no_other_to_come_ends_the_rank(monkeypatch, m
         return store
 
     monkeypatch.setenv("DDPJOB_REPLACEMENT_SECONDS", "300")
-    monkeypatch.setattr(distributed.generation, "current", lambda _: mine)
+    monkeypatch.setattr(generation, "current", lambda _: mine)
     monkeypatch.setattr(distributed, "open_store", open_store)
-    monkeypatch.setattr(distributed.preflight, "check", lambda *_: None)
+    monkeypatch.setattr(preflight, "check", lambda *_: None)
     with pytest.raises(dist.DistNetworkError, match="connection reset by peer"):
         distributed.meet(worker(1 if mine is None else 0, 2), {}, torch.device("cpu"))
 

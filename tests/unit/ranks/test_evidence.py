@@ -1,12 +1,12 @@
 """What is shown of a GPU: from torch, and from nvidia-smi where it answers."""
 
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ddpjob_ranks.watch import evidence
+from support.fakes import fake
 
 GPU = torch.device("cuda", 0)
 
@@ -14,7 +14,7 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch, tmp_path):
     """One GPU, and a folder for programs."""
-    found = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30, uuid="1-2")
+    found = fake(name="NVIDIA H200", total_memory=140 * 2**30, uuid="1-2")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     evidence.nvidia_smi.cache_clear()

@@ -4,7 +4,9 @@ import itertools
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,18 +15,19 @@ from torch._C._distributed_c10d import HashStore
 
 from ddpjob_ranks import contract, distributed, generation, slots
 from ddpjob_ranks.errors import PeersMissingError, ReplacedError
-from ddpjob_ranks.launch import follow, join, preflight
+from ddpjob_ranks.launch import join, preflight, rendezvous
 from ddpjob_ranks.launch.follow import Follower
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.join import generation_to_join
+from support.fakes import Fake
 from support.workers import worker
 
 
-class Interrupted:
+class Interrupted(Fake):
     """A store in which another process looks for the newest generation after each key that one writes."""
 
     def __init__(self, store: HashStore) -> None:
-        self.store, self.found = store, []
+        self.store, self.found = store, list[Any]()
 
     def check(self, keys):
         return self.store.check(keys)
@@ -58,7 +61,7 @@ def test_a_replaced_pod_begins_with_the_first_generation_that_lacks_its_ranks(
     assert generation_to_join(store, node_rank=1) == joined
 
 
-class SharedStore:
+class SharedStore(Fake):
     """A store on which others act between the operations of this process. They have done all once `finish` returns."""
 
     def __init__(self, store, others):
@@ -86,7 +89,7 @@ def test_a_pod_and_the_one_that_replaces_it_never_begin_the_same_generation(memo
     monkeypatch.setenv(contract.RANK, "3")
     seen = set()
     for replaced_at, joined_at in itertools.combinations_with_replacement(range(8), 2):  # more than its operations
-        store, joined, is_fenced = HashStore(), [], False
+        store, joined, is_fenced = HashStore(), list[Any](), False
         store.set("ddpjob/generation/1/1", "")
         for number in range(1, newest + 1):
             store.set(f"ddpjob/generation/{number}", "")
@@ -110,15 +113,15 @@ def test_a_store_that_is_lost_while_a_pod_joins_is_looked_for_again(memory, monk
     generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory).announce(
         found, 0, node_rank=1, local_rank=0
     )
-    stores = iter([dist.DistNetworkError("connection reset by peer"), found])
+    stores: Iterator[Any] = iter([dist.DistNetworkError("connection reset by peer"), found])
 
     def open_store(*_: object, **__: object) -> tuple[HashStore, int]:
         if isinstance(store := next(stores), Exception):
             raise store
         return store, 0
 
-    monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", open_store)
-    assert join._find_generation(rank) == 3
+    monkeypatch.setattr(rendezvous, "open_store_of_attempt", open_store)
+    assert join.find_generation(rank) == 3
 
 
 def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_yet(memory, monkeypatch):
@@ -132,9 +135,9 @@ def test_a_pod_that_joins_waits_for_others_that_have_not_opened_their_session_ye
         )
         looks.append(probe())
 
-    monkeypatch.setattr(join.rendezvous, "open_store_of_attempt", lambda *_, **__: (store, 0))
-    monkeypatch.setattr(join.rendezvous, "wait_until", wait_until)
-    assert join._find_generation(rank) == 1
+    monkeypatch.setattr(rendezvous, "open_store_of_attempt", lambda *_, **__: (store, 0))
+    monkeypatch.setattr(rendezvous, "wait_until", wait_until)
+    assert join.find_generation(rank) == 1
     assert looks == ["no other rank of the attempt has joined the store of rank 0", None]
 
 
@@ -192,8 +195,8 @@ def test_what_follows_the_ranks_goes_on_while_no_store_responds(memory, monkeypa
             raise result
         return result
 
-    monkeypatch.setattr(follow.rendezvous, "open_store_of_attempt", open_store)
-    monkeypatch.setattr(follow.rendezvous, "wait_for_key", lambda *_: None)
+    monkeypatch.setattr(rendezvous, "open_store_of_attempt", open_store)
+    monkeypatch.setattr(rendezvous, "wait_for_key", lambda *_: None)
     follower = Follower(worker(1, 2), 2, memory)
     follower.follow()
     assert follower.joined == 3
@@ -233,7 +236,7 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(m
     mine = generation.Generation(number=2, pipe=-1, state_memory=-1, own_memory=-1, stores=memory)
     monkeypatch.setenv(contract.DDPJOB_REPLACEMENT_SECONDS, "300")
     monkeypatch.setattr(generation, "_current", [mine])
-    joined = []
+    joined: list[Any] = []
     lost = iter([dist.DistNetworkError("connection reset by peer")])
 
     def open_store(_: Worker) -> HashStore:
@@ -250,7 +253,7 @@ def test_a_survivor_that_loses_the_store_while_it_waits_meets_the_others_again(m
             raise dist.DistNetworkError("connection reset by peer")
 
     monkeypatch.setattr(distributed, "open_store", open_store)
-    monkeypatch.setattr(distributed.preflight, "check", check)
+    monkeypatch.setattr(preflight, "check", check)
     distributed.meet(worker(1, 2), {}, torch.device("cpu"))
     assert joined == [0, found]
 

@@ -1,5 +1,7 @@
 """Which rank a process is, under each launcher."""
 
+from typing import Any
+
 import pytest
 
 from ddpjob_ranks.errors import ConfigError
@@ -25,8 +27,13 @@ BATCH_SCRIPT = variables(
     "SLURM_JOB_ID=3 SLURM_JOB_NODELIST=gpu[1-2] SLURM_LOCALID=0 SLURM_NNODES=2 SLURM_NODEID=0 SLURM_NTASKS=4"
     " SLURM_PROCID=0 SLURM_TASKS_PER_NODE=2(x2)"
 )
-LAUNCHED_BY_SRUN = {"local_rank": 1, "local_world_size": 3, "master_addr": "gpu07", "master_port": 20007}
-OF_FOUR = {"world_size": 8, "local_rank": 1, "local_world_size": 4, "master_addr": SERVICE}
+LAUNCHED_BY_SRUN: dict[str, Any] = {
+    "local_rank": 1,
+    "local_world_size": 3,
+    "master_addr": "gpu07",
+    "master_port": 20007,
+}
+OF_FOUR: dict[str, Any] = {"world_size": 8, "local_rank": 1, "local_world_size": 4, "master_addr": SERVICE}
 ONE_IN_A_POD = variables("NPROC_PER_NODE=1 WORLD_SIZE=2 RANK=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1")
 UNDER_TORCHRUN = variables("RANK=5 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 TORCHELASTIC_RUN_ID=none")
 TORCHRUN_STEP = SLURM | variables("SLURM_NTASKS=3 SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_LOCALID=0")

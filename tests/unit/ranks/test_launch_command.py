@@ -14,7 +14,7 @@ SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_L
 
 def ranks(*options: str, **environ: str) -> list[int]:
     """The global ranks that the command starts, of how many."""
-    given = command._parser().parse_args([*options, "train.py"])
+    given = command.command_line().parse_args([*options, "train.py"])
     place = identity.resolve(command.environment(given, {"CUDA_VISIBLE_DEVICES": "", **environ}))
     workers: tuple[Worker, ...] = place.workers if isinstance(place, Node) else (place,)
     return [*(worker.rank for worker in workers), workers[0].world_size]

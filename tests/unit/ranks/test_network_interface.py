@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_host_without_ipv4_is_reached_through_the_interface_that_has_the_ipv6_
         "00000000000000000000000000000001 01 80 10 80       lo\nfd000077000000000000000000000005 03 40 00 82     eth1\n"
     )
     monkeypatch.setattr(socket, "socket", Probe)
-    monkeypatch.setattr(network_interface.Path, "read_text", lambda *_, **__: lines)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: lines)
     assert interface_towards("fd00:77::9", 29500) == "eth1"
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from ddpjob_ranks.launch import open_files
 from ddpjob_ranks.limits import Limits
@@ -77,8 +77,8 @@ def test_the_watchdog_holds_two_connections_to_the_store():
 )
 def test_the_soft_limit_is_raised_where_it_is_too_low(monkeypatch, capsys, soft, hard, expected):
     limits: list[tuple[int, int]] = []
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(open_files.resource, "setrlimit", lambda _, limit: limits.append(limit))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
     open_files.allow(1000)
     assert limits == expected
     assert ("1000 ranks may need 6024" in capsys.readouterr().err) == (hard == 4096)

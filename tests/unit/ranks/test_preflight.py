@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import re
 import shutil
+import socket
 import threading
 from datetime import timedelta
 
@@ -96,7 +97,7 @@ def test_the_others_get_the_result_although_a_rank_dies_before_it(monkeypatch):
     everyone, store = gang_of({}, {"same": {"code": "bbb"}}), HashStore()
     monkeypatch.setattr(preflight, "facts_of", lambda worker, *_: everyone[worker.rank])
     monkeypatch.setattr(preflight, "READ_TIMEOUT", timedelta(seconds=0.05))
-    store.set(preflight._key(1), json.dumps(dataclasses.asdict(everyone[1])))
+    store.set(preflight.key_of(1), json.dumps(dataclasses.asdict(everyone[1])))
     with pytest.raises(RefusedError, match="code differs"):
         preflight.check(store, worker(0, 2), THREE_EPOCHS, torch.device("cpu"), "process")
 
@@ -119,7 +120,7 @@ def test_two_processes_of_one_rank_are_refused(monkeypatch):
 
 def test_the_facts_of_a_rank(monkeypatch, tmp_path):
     monkeypatch.setenv("DDPJOB_CHECKPOINT_DIR", str(tmp_path / "not/yet/made"))
-    monkeypatch.setattr(preflight, "_free", lambda _: 2**20)
+    monkeypatch.setattr(preflight, "free_bytes", lambda _: 2**20)
     facts = preflight.facts_of(worker(), THREE_EPOCHS, torch.device("cpu"))
     assert facts.same["torch"] == torch.__version__
     assert facts.same["numpy"] == importlib.metadata.version("numpy")
@@ -140,8 +141,8 @@ def test_space_is_looked_up_outside_of_what_this_user_may_not_search(monkeypatch
 
     monkeypatch.setattr(shutil, "disk_usage", fails_below)
     (tmp_path / "checkpoints").mkdir()
-    assert preflight._free(str(tmp_path / "checkpoints")) > 0
-    assert preflight._free(str(tmp_path / "checkpoints" / "new")) > 0
+    assert preflight.free_bytes(str(tmp_path / "checkpoints")) > 0
+    assert preflight.free_bytes(str(tmp_path / "checkpoints" / "new")) > 0
 
 
 def test_a_checkpoint_folder_on_some_ranks_only_is_refused(monkeypatch, tmp_path):
@@ -171,7 +172,7 @@ def test_a_library_that_only_some_ranks_have_is_refused(monkeypatch):
 
 
 def test_a_location_is_named_as_its_administrator_does(monkeypatch):
-    monkeypatch.setattr(preflight.socket, "gethostname", lambda: "digits-1-0")
+    monkeypatch.setattr(socket, "gethostname", lambda: "digits-1-0")
     assert location({}) == "host digits-1-0"
     assert location({"DDPJOB_NAME": "digits"}) == "pod digits-1-0"
     assert location({"DDPJOB_NAME": "digits", "NODE_NAME": "gpu7"}) == "pod digits-1-0 on node gpu7"

@@ -5,17 +5,18 @@ import socket
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from ddpjob_ranks import generation
-from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.errors import ConfigError, PeersMissingError
 from ddpjob_ranks.launch import preflight, rendezvous
-from ddpjob_ranks.launch.rendezvous import PeersMissingError, open_store
+from ddpjob_ranks.launch.rendezvous import open_store
+from support.fakes import fake
 from support.workers import worker
 from testbed import wait_for
 
@@ -54,8 +55,8 @@ def test_one_process_alone_needs_no_port_and_no_name():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_master_whose_name_is_unknown(rank, capfd, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
-    passes = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds))
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
+    passes = fake(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds))
     monkeypatch.setattr(rendezvous, "time", passes)
     with pytest.raises(ConfigError) as refused:
         open_store(worker(rank, 2, master_addr="rank-0.invalid"))
@@ -77,7 +78,7 @@ def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch
             raise error
         return known(*arguments, **keywords)
 
-    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     store = open_store(worker(0, 2, master_port=port))
     assert not store.check(["key"])
 
@@ -85,7 +86,7 @@ def test_in_a_ddpjob_a_name_may_be_unknown_until_its_pod_has_started(monkeypatch
 def test_ranks_that_start_again_do_not_take_a_name_without_a_pod_for_a_mistake(monkeypatch):
     """The name does not resolve while the lost pod of rank 0 has no successor. Exit code 2 would end the job for good."""
     set_up_restart(monkeypatch)
-    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name not known")))
     with pytest.raises(PeersMissingError, match=r"the name rank-0\.invalid does not resolve"):
         rendezvous.open_store_of_attempt(worker(1, 2, master_addr="rank-0.invalid"), oldest=0)
 
@@ -223,15 +224,15 @@ def test_another_program_that_listens_at_the_address_of_rank_0(port, capfd):
 def test_ranks_that_have_not_started_are_named(port, capfd):
     rank_0 = worker(0, 4, master_port=port)
     store = open_store(rank_0)
-    store.set(preflight._key(2), "{}")
+    store.set(preflight.key_of(2), "{}")
     with pytest.raises(PeersMissingError, match=r"2 of 4 ranks have not started: 1, 3$"):
-        preflight.check(store, rank_0, {}, preflight.torch.device("cpu"), "process")
+        preflight.check(store, rank_0, {}, torch.device("cpu"), "process")
     assert "2 of 4 ranks have not started: 1, 3" in capfd.readouterr().err
 
 
 def test_a_key_of_the_store_is_waited_for_again_after_each_time_out(monkeypatch):
     monkeypatch.setattr(rendezvous, "LISTEN", timedelta(milliseconds=20))
-    store = dist.HashStore()
+    store = HashStore()
     later = threading.Timer(0.2, store.set, ("key", ""))
     later.start()
     rendezvous.wait_for_key(store, "key")

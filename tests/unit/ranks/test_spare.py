@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +14,7 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_ranks.launch.spare import wait_for_assignment
+from support.fakes import fake
 from testbed.waiting import wait_for
 
 SPARE = """
@@ -122,7 +122,7 @@ def test_a_look_while_the_kubelet_exchanges_the_file_finds_none_and_is_repeated(
         contract.DDPJOB_SPARE_ASSIGNMENT: str(tmp_path / "assignment"),
         contract.DDPJOB_SPARE_READY: str(tmp_path / "ready"),
     }
-    template = SimpleNamespace(wait_until_ready=lambda: None, has_ended=False)
+    template = fake(wait_until_ready=lambda: None, has_ended=False)
     assert wait_for_assignment(files, template) == {contract.NODE_RANK: "1"}
 
 
@@ -131,7 +131,7 @@ def test_an_assignment_that_names_no_rank_is_an_error_that_quotes_it(tmp_path, t
     (tmp_path / "assignment").write_text(text)
     files = {name: str(tmp_path / name.lower()) for name in (contract.DDPJOB_SPARE_READY,)}
     environ = {contract.DDPJOB_SPARE_ASSIGNMENT: str(tmp_path / "assignment"), **files}
-    template = SimpleNamespace(wait_until_ready=lambda: None, has_ended=False)
+    template = fake(wait_until_ready=lambda: None, has_ended=False)
     with pytest.raises(ConfigError, match="should hold the variables of a rank as JSON") as error:
         wait_for_assignment(environ, template)
     assert repr(text) in str(error.value)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ddpjob_ranks import stop
 from ddpjob_ranks.stop import StopAgreement
+from support.fakes import Fake, fake
 
 #: gloo over TCP within one data centre.
 HOP_SECONDS = 50e-6
@@ -22,7 +23,7 @@ NUM_STEPS = 100
 
 
 @dataclass
-class Request:
+class Request(Fake):
     received: bool = False
 
 
@@ -63,8 +64,8 @@ class World:
                 Member(self, rank),
                 self.requests[rank],
                 question_seconds=self.question_seconds,
-                copy_due=lambda rank=rank: self.copy_due[rank],
-                clock=lambda rank=rank: self.clocks[rank],
+                copy_due=lambda rank=rank: self.copy_due[rank],  # type: ignore[misc]
+                clock=lambda rank=rank: self.clocks[rank],  # type: ignore[misc]
             )
             for rank in range(self.world_size)
         ]
@@ -95,7 +96,7 @@ class World:
 
 
 @dataclass
-class Member:
+class Member(Fake):
     """One rank's side of the group."""
 
     world: World
@@ -281,13 +282,13 @@ def test_signals_show_the_stacks_and_never_end_a_process_whose_threads_run_pytho
 
 
 def test_the_first_question_which_also_connects_the_ranks_is_not_timed(monkeypatch):
-    now, asked = [0.0], []
+    now, asked = [0.0], list[Any]()
 
     def wait() -> None:
         now[0] += 5.0 if len(asked) == 1 else 0.01
 
-    gang = SimpleNamespace(begin_max=lambda values: asked.append(values) or SimpleNamespace(wait=wait))
-    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+    gang = fake(begin_max=lambda values: asked.append(values) or fake(wait=wait))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     agreement = StopAgreement(gang, Request(), clock=lambda: now[0])
     asked.clear()
     for _ in range(10):

@@ -1,5 +1,7 @@
 """What a launcher decides of restarts in place."""
 
+from typing import Any
+
 import pytest
 
 from ddpjob_ranks import contract
@@ -51,6 +53,6 @@ def test_which_ends_of_a_generation_are_final(environ, code, has_begun, seconds,
 
 def test_ranks_that_set_up_for_long_start_again_with_others_that_have_begun_to():
     """They have not waited for a pod that was not replaced: the others are there."""
-    waited = {"has_begun": False, "seconds": 350}
+    waited: dict[str, Any] = {"has_begun": False, "seconds": 350}
     assert is_final(contract.EXIT_PEER_LOST, REPLACED, **waited)
     assert not is_final(contract.EXIT_PEER_LOST, REPLACED, **waited, others_have_begun=True)

@@ -1,6 +1,7 @@
 """What a rank leaves behind as its termination message."""
 
 import errno
+import fcntl
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -61,7 +62,7 @@ def test_what_cannot_be_written_is_printed(monkeypatch, capsys):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(termination.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     termination.write("rank 0\nwrong", echo=False, printed="wrong")
     assert capsys.readouterr().err == "wrong\n"
 

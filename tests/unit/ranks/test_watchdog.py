@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
-import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch import rendezvous
@@ -77,7 +77,7 @@ class Rank(Watchdog):
     """A rank with its watchdog. Its `message` is the one that the process would end with."""
 
     def __init__(
-        self, rank: int, store: dist.Store, *, world_size: int, timing: Timing = PATIENT, collectives: Collectives
+        self, rank: int, store: Store, *, world_size: int, timing: Timing = PATIENT, collectives: Collectives
     ) -> None:
         self.timeline, self.collectives, self.message = Timeline(), collectives, ""
         super().__init__(LIMITS, self.timeline, timing=timing, collectives=collectives, end=self.end)
@@ -105,9 +105,9 @@ def ranks(
     *,
     timing: Timing = PATIENT,
     collectives: type[Collectives] = Collectives,
-    store: dist.Store | None = None,
+    store: Store | None = None,
 ) -> list[Rank]:
-    store = store or dist.HashStore()
+    store = store or HashStore()
     return [
         Rank(rank, store, world_size=world_size, timing=timing, collectives=collectives()) for rank in range(world_size)
     ]
@@ -192,7 +192,7 @@ def test_a_round_without_a_decision_is_followed_by_another_one(monkeypatch):
 
 
 def test_a_decision_that_comes_too_late_is_the_decision_of_no_rank():
-    store = dist.HashStore()
+    store = HashStore()
     coordinator, waiting = (board.Board(store, rank=rank, world_size=2, timing=PATIENT) for rank in range(2))
     assert waiting.decision(0, 0.01) == board.GO_ON
     coordinator.decide(0, "rank 1 is late")
@@ -242,8 +242,8 @@ def test_the_rank_whose_process_holds_the_store_leaves_last():
 
 def test_no_thread_of_a_rank_is_left_at_its_end_although_the_store_is_gone():
     """Within the store, at the end of the interpreter, it would abort the process."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    (rank,) = ranks(1, store=dist.TCPStore("127.0.0.1", server.port))
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    (rank,) = ranks(1, store=TCPStore("127.0.0.1", server.port))
     del server
     with rank:
         pass
@@ -262,7 +262,7 @@ def test_the_failure_of_a_rank_aborts_the_collectives_of_the_others_on_gpus():
     failing, *others = everyone = ranks(3, collectives=Gpu)
     failing.report_failure("OSError: the disk of rank 0 failed")
     wait_until(lambda: all(rank.num_rounds == 1 for rank in others))
-    assert [rank.collectives.aborted for rank in everyone] == [False, True, True]
+    assert [cast("Gpu", rank.collectives).aborted for rank in everyone] == [False, True, True]
     assert [rank.aborted_collectives for rank in everyone] == [False, True, True]
 
 
@@ -273,11 +273,11 @@ def test_the_flight_recorder_says_how_many_collectives_a_gpu_has_started(last_st
 
 
 def test_the_flight_recorder_of_this_torch_can_be_read():
-    assert num_started(c10d._dump_nccl_trace_json(includeCollectives=False)) == 0
+    assert num_started(cast("Any", c10d)._dump_nccl_trace_json(includeCollectives=False)) == 0
 
 
 def test_a_rank_that_lost_a_silent_one_names_it():
-    store = dist.HashStore()
+    store = HashStore()
     silent = RankStatus(
         rank=0,
         host="host-0",

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
-from types import SimpleNamespace
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import torch
@@ -15,11 +15,11 @@ from ddpjob_ranks.generation import Generation
 from ddpjob_ranks.host_memory import available_bytes
 from ddpjob_ranks.watch.timeline import Timeline
 from ddpjob_session import run, shared_state
-from ddpjob_session.memory import at_exit
 from ddpjob_session.memory.at_exit import MemoryAtExit
 from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
+from support.fakes import Fake, fake
 from support.saved_states import Sampler
 
 MIB = 2**20
@@ -53,10 +53,10 @@ def generation(monkeypatch):
 
 
 def memory_of(state: State, generation: Generation) -> MemoryAtExit:
-    return MemoryAtExit(generation, state, SimpleNamespace(rank=1))
+    return MemoryAtExit(generation, state, fake(rank=1))
 
 
-def holding(generation: Generation, **parts: object) -> tuple[MemoryAtExit, State]:
+def holding(generation: Generation, **parts: Any) -> tuple[MemoryAtExit, State]:
     """The memory of a training with these parts, or with a model alone, that has begun; and its state."""
     state = State(parts or {"model": torch.nn.Linear(2, 2)}, program="this test")
     memory = memory_of(state, generation)
@@ -151,7 +151,7 @@ class Held:
 
 @pytest.fixture
 def raises_instead_of_waiting(monkeypatch):
-    monkeypatch.setattr(at_exit.threading, "Lock", Held)
+    monkeypatch.setattr(threading, "Lock", Held)
 
 
 @pytest.mark.usefixtures("raises_instead_of_waiting")
@@ -183,7 +183,7 @@ def test_what_a_sampler_draws_for_a_step_that_is_not_done_is_not_kept(generation
     memory.step_done()
     sampler.drawn.append(2)
     memory.save()
-    assert from_bytes(slots.read(generation.state_memory))["sampler"]["drawn"] == [0, 1]
+    assert from_bytes(bytes(slots.read(generation.state_memory)))["sampler"]["drawn"] == [0, 1]
 
 
 @pytest.mark.parametrize("changes_late", [True, False])
@@ -191,7 +191,7 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
     """Also not in the first step of a process, of which the others know nothing yet."""
     model = torch.nn.BatchNorm1d(1)
     state = State({"model": model}, program="this test")
-    gang = SimpleNamespace(rank=0, device=torch.device("cpu"))
+    gang = fake(rank=0, device=torch.device("cpu"))
     memory = MemoryAtExit(generation, state, gang)
     memory.hold([], restored=False)
     final = []
@@ -207,8 +207,10 @@ def test_what_a_rank_knows_in_the_forward_pass_is_final_where_no_step_has_change
 
 def test_a_rank_that_knows_nothing_of_its_own_writes_nothing_in_a_step(generation):
     """What it would write takes as long as 4 % of a step of the digits."""
-    memory, state = holding(generation, model=torch.nn.BatchNorm1d(2))  # whose statistics are those of rank 0
-    memory.forward_done(state.parts["model"])
+    memory, state = holding(
+        generation, model=(model := torch.nn.BatchNorm1d(2))
+    )  # whose statistics are those of rank 0
+    memory.forward_done(model)
     state.step = 1
     memory.step_done()
     assert os.fstat(generation.own_memory).st_size == 0
@@ -224,15 +226,15 @@ def several_types() -> torch.nn.Module:
 
 def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     """They are packed by type."""
-    state = State({"model": several_types()}, program="this test")
+    state = State({"model": (model := several_types())}, program="this test")
     memory = MemoryAtExit(generation, state, OtherRanks(0))
     memory.hold([], restored=False)
     state.step = 1
     memory.step_done()
     memory.save()
-    restored = State({"model": several_types()}, program="this test")
+    restored = State({"model": (other := several_types())}, program="this test")
     assert MemoryAtExit(generation, restored, OtherRanks(0)).restore(lambda: None)
-    pairs = zip(restored.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
+    pairs = zip(other.buffers(), model.buffers(), strict=True)
     assert all(torch.equal(found, kept) for found, kept in pairs)
 
 
@@ -246,14 +248,14 @@ def state_as_message(monkeypatch):
     monkeypatch.setattr(shared_state, "receive", receive)
 
 
-class OtherRanks:
+class OtherRanks(Fake):
     """A gang of two, in which the other rank has what this one has. Without messages."""
 
     world_size, device = 2, torch.device("cpu")
 
     def __init__(self, rank: int, *received: bytes) -> None:
         self.rank, self._received = rank, list(received)
-        self.moved = []
+        self.moved: list[Any] = []
 
     def all_gather(self, value):
         return [value, value]
@@ -263,7 +265,7 @@ class OtherRanks:
         return payload if self.rank == source else memoryview(self._received.pop(0))
 
     def begin_max(self, _values):
-        return SimpleNamespace(wait=lambda: None)
+        return fake(wait=lambda: None)
 
     def barrier(self):
         pass
@@ -332,7 +334,7 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
     (no_folder := tmp_path / "file").touch()  # it cannot be listed
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(no_folder))
     monkeypatch.setattr("ddpjob_ranks.generation._current", [generation])
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))  # takes no signal of pytest's
     generation.number = 2
     resumed = run.Run(OtherRanks(1, kept, b""), Reporter(enabled=False))
     resumed.restore(State({"model": torch.nn.Linear(2, 2)}, program="this test"))
@@ -344,10 +346,8 @@ def test_only_rank_0_looks_for_checkpoints_after_the_state_was_in_memory(generat
 def test_rank_0_reports_what_the_ranks_of_all_pods_know_of_restarts(generation, number, cause):
     """A new pod may join ranks that have not started again yet."""
     generation.number = number
-    ranks = SimpleNamespace(
-        rank=0, device=torch.device("cpu"), all_gather=lambda mine: [mine, ("", 2), ("rank 3 was killed", 1)]
-    )
+    ranks = fake(rank=0, device=torch.device("cpu"), all_gather=lambda mine: [mine, ("", 2), ("rank 3 was killed", 1)])
     begun = run.Run(ranks, Reporter(enabled=False))
-    begun.state = SimpleNamespace(step=7)
+    begun.state = fake(step=7)
     restarts = begun._restarts_before(generation)
     assert (restarts.number, restarts.cause, restarts.joined_replacements) == (number - 1, cause, 3)

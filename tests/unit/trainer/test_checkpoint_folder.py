@@ -8,6 +8,7 @@ import re
 import resource
 import secrets
 from pathlib import Path
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -281,7 +282,7 @@ def test_a_disk_that_becomes_full_while_torch_writes_is_the_reported_cause(tmp_p
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # Python ignores SIGXFSZ: a write beyond it raises
     try:
         with pytest.raises(OSError, match=r"cannot be written: File too large"):
-            checkpoints.save(10, lambda file: torch.save(torch.rand(1_000_000), file))
+            checkpoints.save(10, lambda file: torch.save(torch.rand(1_000_000), cast("Any", file)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(tmp_path.iterdir()) == before

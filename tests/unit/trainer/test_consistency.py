@@ -1,7 +1,6 @@
 """Ranks refuse to train together with different code, settings or data."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from ddpjob_trainer import consistency, recipes
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.consistency import PACKAGES, recipe_fingerprint
 from ddpjob_trainer.data import Preparation, Split
+from support.fakes import fake
 
 
 def test_every_key_of_the_configuration_and_the_code_must_be_the_same():
@@ -57,7 +57,7 @@ def test_a_default_of_a_setting_that_differs_between_ranks_is_refused_by_its_nam
     facts = []
 
     def check(rank: int, tag: str) -> None:
-        gang = SimpleNamespace(rank=rank, all_gather=lambda mine: facts.append(mine) or facts)
+        gang = fake(rank=rank, all_gather=lambda mine: facts.append(mine) or facts)
         consistency.check_recipe(gang, config.model_copy(update={"settings": {"width": 3, "tag": tag}}))
 
     check(0, "a")

@@ -1,16 +1,18 @@
 """The exit code of a rank that ends by an exception."""
 
-from types import SimpleNamespace
+import os
+from typing import Any
 
 import pytest
 
 from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ConfigError, ShortageError
-from ddpjob_ranks.launch.identity import resolve
 from ddpjob_ranks.launch.preflight import RefusedError
 from ddpjob_session import ending
 from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_trainer.loop import DivergedError
+from support.fakes import fake
+from support.workers import worker
 
 GONE = "rank 1 ended: OSError: the disk of rank 1 failed"
 
@@ -30,16 +32,16 @@ def test_a_rank_ends_with_the_cause_of_its_failure(error, code, text, monkeypatc
     message = tmp_path / "termination"
     message.touch()
     monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, str(message))
-    watchdog = SimpleNamespace(aborted_collectives=True, report_failure=lambda _: None, find_lost_rank=lambda: GONE)
+    watchdog = fake(aborted_collectives=True, report_failure=lambda _: None, find_lost_rank=lambda: GONE)
     codes = []
 
     def exits(code: int) -> None:
         codes.append(code)
         raise SystemExit
 
-    monkeypatch.setattr(ending.os, "_exit", exits)
+    monkeypatch.setattr(os, "_exit", exits)
     with pytest.raises(SystemExit):
-        ending.fail(error, resolve({}), watchdog)
+        ending.fail(error, worker(), watchdog)
 
     assert codes == [code]
     assert message.read_text() == text
@@ -51,8 +53,8 @@ def test_a_rank_ends_with_the_cause_of_its_failure(error, code, text, monkeypatc
 )
 def test_ranks_that_have_trained_together_do_not_end_the_job_because_a_replaced_pod_differs(number, code, monkeypatch):
     """The tag of the image has moved since the others started: all pods of another attempt run the same again."""
-    memory = {"pipe": -1, "state_memory": -1, "own_memory": -1, "stores": -1}
+    memory: dict[str, Any] = {"pipe": -1, "state_memory": -1, "own_memory": -1, "stores": -1}
     current = None if number is None else generation.Generation(number=number, **memory)
     monkeypatch.setattr(generation, "current", lambda _: current)
-    assert ending._exit_code(RefusedError("preflight: code differs")) == code
-    assert ending._exit_code(ConfigError("config: epochs is 0")) == contract.EXIT_BAD_CONFIG
+    assert ending.exit_code_of(RefusedError("preflight: code differs")) == code
+    assert ending.exit_code_of(ConfigError("config: epochs is 0")) == contract.EXIT_BAD_CONFIG

@@ -1,7 +1,6 @@
 """An evaluation counts each sample once."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,6 +10,7 @@ import torch
 from ddpjob_trainer.data import Preparation, Split
 from ddpjob_trainer.evaluate import evaluate
 from ddpjob_trainer.metrics import Mean, accuracy
+from support.fakes import fake
 
 NUM_SAMPLES = 10
 
@@ -41,7 +41,7 @@ def count(
         assert not torch.is_grad_enabled()
         return torch.eye(2)[batch[0].flatten().long() % 2]
 
-    gang = SimpleNamespace(rank=rank, world_size=world_size, device=torch.device("cpu"), sum_=summed)
+    gang = fake(rank=rank, world_size=world_size, device=torch.device("cpu"), sum_=summed)
     frozen = torch.nn.Identity().eval()
     model = torch.nn.Sequential(torch.nn.Identity(), frozen)
     found = evaluate(
@@ -83,7 +83,7 @@ def test_a_mean_is_the_same_however_samples_are_shared_out(world_size):
     ranks = [Mean(lambda outputs, _: outputs) for _ in range(world_size)]
     for sample, error in enumerate(errors):
         ranks[sample % world_size % 2].update(error[None], None)  # the third rank has no samples
-    together = sum(rank._sum_and_count for rank in ranks)
+    together = torch.stack([rank._sum_and_count for rank in ranks]).sum(dim=0)
     assert {rank.compute(lambda _: together) for rank in ranks} == {4.0}
 
 

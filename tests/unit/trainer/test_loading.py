@@ -3,7 +3,7 @@
 import multiprocessing
 import random
 from contextlib import contextmanager
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +16,24 @@ from ddpjob_trainer.data import Feed
 from ddpjob_trainer.export import is_safetensors, read_tensors, write_tensors
 from ddpjob_trainer.loading import LoadedFeed, moved_to, prepare
 from ddpjob_trainer.sampling import Sampling
+from support.fakes import fake
 
 CPU = torch.device("cpu")
 NUM_SAMPLES, BATCH_SIZE = 11, 4
+SIDE: Any = "side"  # a stream
 
 
 class Drawing:
     """Samples that are their number and what they draw from each generator, those of the data set and its transforms too."""
 
+    version: str
+    targets: Any
+
     def __init__(self) -> None:
-        transform = SimpleNamespace(own=random.Random())  # noqa: S311 - no secret
+        transform = fake(own=random.Random())  # noqa: S311 - no secret
         self.transforms = [transform.own.random, torch.nn.Identity()]
         self.generator, self.legacy = np.random.default_rng(), np.random.RandomState()
-        self.wrapped = SimpleNamespace(dataset=self, generator=torch.Generator())
+        self.wrapped = fake(dataset=self, generator=torch.Generator())
 
     def __len__(self) -> int:
         return NUM_SAMPLES
@@ -49,10 +54,10 @@ def collated(samples: list[dict[str, object]]) -> dict[str, torch.Tensor]:
 
 def seen(*, num_workers: int, world_size: int, steps: range) -> tuple[list[tuple[int, list[float]]], list[list[float]]]:
     """The samples of these steps on all ranks, in order, and what was drawn for each batch."""
-    config = SimpleNamespace(data_workers=num_workers, seed=3)
-    split = prepare(Data(train=Drawing(), test=Drawing(), collate=collated), config, CPU).train
+    config = fake(data_workers=num_workers, seed=3)
+    split: Any = prepare(Data(train=Drawing(), test=Drawing(), collate=collated), config, CPU).train
     plan = Sampling(num_samples=NUM_SAMPLES, global_batch_size=BATCH_SIZE, seed=3, device=CPU)
-    found, together = [], []
+    found, together = list[Any](), list[Any]()
     feeds = [Feed(split=split, sampling=plan, rank=rank, world_size=world_size) for rank in range(world_size)]
     ahead = [LoadedFeed(feed, split, num_steps=9) for feed in feeds]
     for step in steps:
@@ -98,8 +103,8 @@ def test_a_mistake_that_a_data_set_names_is_its_text_alone(num_workers):
         def __getitem__(self, sample: int) -> dict[str, object]:
             raise ConfigError("the images are of another job")
 
-    config = SimpleNamespace(data_workers=num_workers, seed=3)
-    split = prepare(Data(train=Broken(), test=Broken()), config, CPU).train
+    config = fake(data_workers=num_workers, seed=3)
+    split: Any = prepare(Data(train=Broken(), test=Broken()), config, CPU).train
     with pytest.raises(ConfigError, match=r"^the images are of another job$"):
         next(split.loaded([[(0, 1)]]))
     with pytest.raises(ConfigError, match=r"^the images are of another job$"):
@@ -107,24 +112,25 @@ def test_a_mistake_that_a_data_set_names_is_its_text_alone(num_workers):
 
 
 def test_samples_that_are_read_ahead_are_those_that_the_rank_itself_reads():
-    config = SimpleNamespace(data_workers=0, seed=3)
-    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).train
+    config = fake(data_workers=0, seed=3)
+    split: Any = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).train
     ahead = next(split.loaded([[(2, 5), (2, 7)]]))
     assert torch.equal(ahead["drawn"], split.augmented(torch.tensor([5, 7]), seed=3, epoch=2)["drawn"])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_of_numpy_stays_numpy(num_workers):
-    config = SimpleNamespace(data_workers=num_workers, seed=3)
+    config = fake(data_workers=num_workers, seed=3)
     data = Data(train=Drawing(), test=Drawing(), collate=lambda samples: np.array([s["sample"] for s in samples]))
-    (batch,) = prepare(data, config, CPU).train.loaded([[(0, 1), (0, 2)]])
+    split: Any = prepare(data, config, CPU).train
+    (batch,) = split.loaded([[(0, 1), (0, 2)]])
     assert isinstance(batch, np.ndarray)
     assert batch.tolist() == [1, 2]
 
 
 def test_held_out_samples_are_the_same_in_each_evaluation():
-    config = SimpleNamespace(data_workers=1, seed=3)
-    split = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).test
+    config = fake(data_workers=1, seed=3)
+    split: Any = prepare(Data(train=Drawing(), test=Drawing()), config, CPU).test
     first, second = ([batch["drawn"] for batch in split.batches(slice(2, 9), 3)] for _ in range(2))
     assert [len(batch) for batch in first] == [3, 3, 1]
     assert torch.equal(torch.cat(first), torch.cat(second))
@@ -134,23 +140,23 @@ def test_workers_are_children_of_the_rank_whose_end_they_follow(monkeypatch):
     monkeypatch.setattr(
         multiprocessing.context._default_context, "_actual_context", multiprocessing.get_context("spawn")
     )
-    loader = prepare(Data(train=Drawing(), test=Drawing()), SimpleNamespace(data_workers=1, seed=3), CPU).train
+    loader: Any = prepare(Data(train=Drawing(), test=Drawing()), fake(data_workers=1, seed=3), CPU).train
     assert loader._loader([], stream=0).multiprocessing_context.get_start_method() == "fork"
 
 
 def test_a_directory_whose_path_is_too_long_for_the_sockets_of_workers_is_refused(monkeypatch):
     """multiprocessing would print an error in the worker, and the rank would wait for a batch for ever."""
-    data, config = Data(train=Drawing(), test=Drawing()), SimpleNamespace(data_workers=1, seed=3)
+    data, config = Data(train=Drawing(), test=Drawing()), fake(data_workers=1, seed=3)
     monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 74)
     prepare(data, config, CPU)
     monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 75)
     with pytest.raises(ConfigError, match=r"dataWorkers: 1: .* has a path of 76 bytes.*set TMPDIR to a shorter path"):
         prepare(data, config, CPU)
-    prepare(data, SimpleNamespace(data_workers=0, seed=3), CPU)
+    prepare(data, fake(data_workers=0, seed=3), CPU)
 
 
 def test_a_data_set_may_have_a_version_of_its_own():
-    config = SimpleNamespace(data_workers=0, seed=3)
+    config = fake(data_workers=0, seed=3)
     train, test = Drawing(), Drawing()
     before = prepare(Data(train=train, test=test, version="1"), config, CPU)
     before_test = before.test.fingerprint()
@@ -162,7 +168,7 @@ def test_a_data_set_may_have_a_version_of_its_own():
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor, list])
 def test_each_label_counts_for_the_fingerprint(kind):
-    config = SimpleNamespace(data_workers=0, seed=3)
+    config = fake(data_workers=0, seed=3)
     fingerprints = set()
     for changed in (0, 1):
         dataset = Drawing()
@@ -180,15 +186,15 @@ def test_a_safetensors_file_has_every_tensor_of_a_model():
         "flags": torch.tensor([True, False]),
     }
     written = bytearray()
-    write_tensors(tensors, SimpleNamespace(write=written.extend))
-    assert is_safetensors(written)
-    read = read_tensors(written)
+    write_tensors(tensors, fake(write=written.extend))
+    assert is_safetensors(bytes(written))
+    read = read_tensors(bytes(written))
     assert list(read) == list(tensors)
     for name, tensor in tensors.items():
         assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(read[name], tensor)
     with pytest.raises(ValueError, match="tensor flags"):
-        read_tensors(written[:-1])
+        read_tensors(bytes(written[:-1]))
 
 
 @pytest.fixture
@@ -202,7 +208,7 @@ def calls(monkeypatch):
         yield
         calls.append("copied")
 
-    current = SimpleNamespace(wait_stream=lambda stream: calls.append(f"wait for {stream}"))
+    current = fake(wait_stream=lambda stream: calls.append(f"wait for {stream}"))
     monkeypatch.setattr(torch.cuda, "stream", within)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: calls.append("record"))
@@ -211,11 +217,11 @@ def calls(monkeypatch):
 
 def test_a_batch_for_a_gpu_is_copied_by_a_stream_of_its_own_which_the_step_waits_for(calls):
     batch = {"image": torch.ones(2), "more": [torch.ones(1), "name"]}
-    assert moved_to(CPU, batch, "side")["more"][1] == "name"
+    assert moved_to(CPU, batch, SIDE)["more"][1] == "name"
     assert calls == ["copy by side", "copied", "wait for side", "record", "record"]
 
 
 def test_a_batch_whose_tensors_cannot_be_found_is_copied_by_the_stream_of_the_step(calls):
-    opaque = SimpleNamespace(to=lambda *_, **__: "moved")
-    assert moved_to(CPU, {"image": torch.ones(2), "more": opaque}, "side")["more"] == "moved"
+    opaque = fake(to=lambda *_, **__: "moved")
+    assert moved_to(CPU, {"image": torch.ones(2), "more": opaque}, SIDE)["more"] == "moved"
     assert calls == []

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket, HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +26,7 @@ from ddpjob_trainer.numerics import Numerics
 from ddpjob_trainer.recipes import Recipe
 from ddpjob_trainer.sampling import Sampling
 from ddpjob_trainer.state import TrainingState
+from support.fakes import fake
 
 CPU = torch.device("cpu")
 RATE, NUM_SAMPLES = 0.5, 10
@@ -41,7 +42,7 @@ TIMER = StepTimer(CPU, exact=False, timeline=Timeline())
 
 @pytest.fixture
 def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -66,8 +67,8 @@ def training(model: nn.Module, replica: nn.Module | None = None, **keys: Any) ->
         average=average,
         scaler=numbers.loss_scaler(),
     )
-    session: Any = SimpleNamespace(gang=SimpleNamespace(device=CPU, world_size=1, rank=0))
-    feed: Any = SimpleNamespace(batch=batch, sampling=SimpleNamespace(steps_per_epoch=4))
+    session: Any = fake(gang=fake(device=CPU, world_size=1, rank=0))
+    feed: Any = fake(batch=batch, sampling=fake(steps_per_epoch=4))
     data: Any = None
     return Training(
         config=config,
@@ -100,7 +101,7 @@ def expected_after(model: nn.Module, steps: int, *, clip: float = 0.0) -> list[t
         scale = min(1.0, clip / float(norm)) if clip else 1.0
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                parameter -= RATE * scale * gradient
+                parameter.sub_(RATE * scale * gradient)
         after.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
     return after
 
@@ -116,7 +117,7 @@ def test_parts_of_a_batch_give_the_step_of_the_whole_with_one_all_reduce(size):
     replica = DistributedDataParallel(model)
     reduced: list[int] = []
 
-    def count(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def count(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         reduced.append(bucket.buffer().numel())
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -263,22 +264,22 @@ def begin(monkeypatch: pytest.MonkeyPatch):
     lines: list[tuple[int, float]] = []
 
     def begin(device: str, *, has_lost_collectives: bool = False) -> tuple[Counted, list[tuple[int, float]]]:
-        state = SimpleNamespace(step=0, optimizer=SimpleNamespace(param_groups=[{"lr": 0.1}]))
+        state = fake(step=0, optimizer=fake(param_groups=[{"lr": 0.1}]))
 
         def step_done(**_: object) -> None:
             state.step += 1
 
-        session = SimpleNamespace(
-            gang=SimpleNamespace(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
+        session = fake(
+            gang=fake(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
             timeline=Timeline(),
-            report=SimpleNamespace(log=lambda *, step, loss, **_: lines.append((step, loss))),
+            report=fake(log=lambda *, step, loss, **_: lines.append((step, loss))),
             stop_reached=lambda: False,
             step_done=step_done,
             has_lost_collectives=lambda: has_lost_collectives,
         )
-        sampling = SimpleNamespace(global_batch=lambda _: [0])
-        parts: Any = {"session": session, "state": state, "feed": SimpleNamespace(sampling=sampling)}
-        config = SimpleNamespace(learning_rate=0.1)
+        sampling = fake(global_batch=lambda _: [0])
+        parts: Any = {"session": session, "state": state, "feed": fake(sampling=sampling)}
+        config = fake(learning_rate=0.1)
         return Counted(config=config, data=None, recipe=None, numerics=None, replica=None, **parts), lines
 
     return begin

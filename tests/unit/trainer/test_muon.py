@@ -1,5 +1,7 @@
 """The Muon optimizer."""
 
+from typing import Any
+
 import torch
 
 from ddpjob_recipes.muon import Muon, orthogonalised
@@ -33,7 +35,7 @@ def test_a_batch_of_filters_is_treated_as_each_of_them_alone():
 
 def test_other_groups_are_trained_by_nesterov_sgd_as_torch_has_it():
     ours, reference = (torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)) for _ in range(2))
-    settings = {"lr": 0.1, "momentum": 0.85, "weight_decay": 0.01}
+    settings: dict[str, Any] = {"lr": 0.1, "momentum": 0.85, "weight_decay": 0.01}
     muon = Muon([{"params": [ours], **settings}])
     sgd = torch.optim.SGD([reference], nesterov=True, **settings)
     for step in range(5):

@@ -5,7 +5,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +16,10 @@ from ddpjob_recipes import digits
 from ddpjob_trainer import evaluate, numerics, parallel
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch
+from support.fakes import Fake, fake
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+DETERMINISTIC: Any = torch.utils.deterministic
 
 
 class OneRank(Gang):
@@ -78,7 +80,7 @@ def switches():
     before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
     yield
     torch.use_deterministic_algorithms(False)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    DETERMINISTIC.fill_uninitialized_memory = True
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
@@ -91,7 +93,7 @@ def test_exact_allows_deterministic_kernels_alone(monkeypatch):
     assert not torch.backends.cuda.matmul.allow_tf32
     with pytest.raises(RuntimeError, match="deterministic"):
         torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
-    assert not torch.utils.deterministic.fill_uninitialized_memory  # 5 % of a step of ResNet-18
+    assert not DETERMINISTIC.fill_uninitialized_memory  # 5 % of a step of ResNet-18
 
 
 @pytest.mark.usefixtures("switches")
@@ -151,7 +153,7 @@ def broken(*_: object) -> None:
 RECIPE = digits.digits
 
 
-class Alone:
+class Alone(Fake):
     """A gang of one rank without tensors."""
 
     rank, world_size = 0, 1
@@ -203,7 +205,7 @@ def test_a_model_that_cannot_be_compiled_for_evaluation_trains_without(batches):
 
 
 def test_evaluations_have_two_shapes_of_batch_at_most():
-    class Images:
+    class Images(Fake):
         def __len__(self) -> int:
             return 11
 
@@ -211,7 +213,7 @@ def test_evaluations_have_two_shapes_of_batch_at_most():
             assert part.stop - part.start <= size
             return [(torch.zeros(part.stop - part.start, 3), None)]
 
-    alone, last_of_twelve = SimpleNamespace(rank=0, world_size=1), SimpleNamespace(rank=11, world_size=12)
+    alone, last_of_twelve = fake(rank=0, world_size=1), fake(rank=11, world_size=12)
     assert [len(images) for images, _ in evaluate.shapes(Images(), alone, batch_size=4)] == [4, 3]
     assert evaluate.shapes(Images(), last_of_twelve, batch_size=4) == []
 

@@ -4,6 +4,7 @@
 """
 
 import sys
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -138,7 +139,7 @@ def test_an_outage_while_the_store_is_tried_is_no_lack_of_conditional_writes(mon
 
 
 def test_two_attempts_that_start_at_the_same_moment_both_find_conditional_writes(monkeypatch):
-    put, place, other = obstore.put, storage(), []
+    put, place, other = obstore.put, storage(), list[Any]()
 
     def interrupted(*args, mode="overwrite", **named):
         if mode != "overwrite" and not other:

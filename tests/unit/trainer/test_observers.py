@@ -5,7 +5,6 @@ import io
 import itertools
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -17,6 +16,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_session import observers
 from ddpjob_session.observers import EventFiles, Observer, Recorder
 from ddpjob_session.report import Reporter
+from support.fakes import fake
 
 
 class Recording(Observer):
@@ -118,7 +118,7 @@ def test_the_example_for_mlflow_continues_the_run_of_earlier_attempts(monkeypatc
     monkeypatch.setenv(contract.DDPJOB_UID, "u-1")
     namespace: dict[str, Any] = {}
     exec(example, namespace)  # noqa: S102 - it is ours
-    for found in ([], [SimpleNamespace(info=SimpleNamespace(run_id="r-1"))]):
+    for found in ([], [fake(info=fake(run_id="r-1"))]):
         service.search_runs.return_value = found
         train(namespace["Mlflow"](), steps=range(6, 8))
     assert [call.args[0] for call in service.start_run.call_args_list] == [None, "r-1"]
@@ -132,7 +132,7 @@ def test_the_example_for_mlflow_continues_the_run_of_earlier_attempts(monkeypatc
 def hours_apart(monkeypatch):
     """Each event file is an hour younger than the one before. Their names begin with the time in seconds."""
     hours = itertools.count()
-    clock = SimpleNamespace(time=lambda: 3600.0 * next(hours))
+    clock = fake(time=lambda: 3600.0 * next(hours))
     monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time", clock)
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,10 +66,10 @@ def test_a_file_that_becomes_shorter_is_an_error_of_the_storage(folder, tmp_path
 
 
 def test_decoded_images_are_the_same_from_either(folder):
-    plain = load(folder, CONFIG, preparation=PREPARATION)
+    plain: Any = load(folder, CONFIG, preparation=PREPARATION)
     pack.write_packed(open_folder(folder), folder / pack.FILE_NAME)
     for path in (folder, folder / pack.FILE_NAME):
-        packed = load(path, CONFIG, preparation=PREPARATION)
+        packed: Any = load(path, CONFIG, preparation=PREPARATION)
         assert torch.equal(packed.train.images_NCHW, plain.train.images_NCHW)
         assert torch.equal(packed.test.labels_N, plain.test.labels_N)
 

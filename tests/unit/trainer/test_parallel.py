@@ -1,6 +1,6 @@
 """DDP under each release of torch that is supported."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from ddpjob_session import replica
 from ddpjob_trainer import parallel
 from ddpjob_trainer.config import parse_config
+from support.fakes import fake
 
 
 def of_torch_2_11(_module, *, broadcast_buffers=True, **_):
@@ -23,8 +24,8 @@ def of_torch_2_15(_module, *, forward_sync_buffers=None, **_):
 def test_buffers_are_broadcast_once_and_not_in_each_forward_pass(monkeypatch, constructor):
     for module in (parallel, replica):  # the one that reads its keywords and the one that makes it
         monkeypatch.setattr(module, "DistributedDataParallel", constructor)
-    model, broadcast = nn.BatchNorm1d(2), []
-    gang = SimpleNamespace(device=torch.device("cpu"), broadcast_buffers=broadcast.append)
+    model, broadcast = nn.BatchNorm1d(2), list[Any]()
+    gang = fake(device=torch.device("cpu"), broadcast_buffers=broadcast.append)
     in_each_pass = parallel.replicate(model, parse_config({"recipe": "digits"}), gang)
-    assert in_each_pass is False
+    assert not in_each_pass
     assert broadcast == [model]

@@ -3,7 +3,8 @@
 import datetime
 import os
 import threading
-from types import SimpleNamespace
+import time
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from ddpjob_session.memory.state_memory import MARGIN_BYTES, STATE_SLOTS, newest
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from support.devices import on_each_device
+from support.fakes import Fake, fake
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -45,7 +47,7 @@ def test_the_newest_state_is_taken_that_every_rank_can_complete(offers, expected
     assert newest_step(offers) == expected
 
 
-class Alone:
+class Alone(Fake):
     """A gang of one rank."""
 
     rank, world_size = 0, 1
@@ -87,7 +89,8 @@ def copied(memory: PeriodicMemory, state: State, *steps: int) -> None:
     for step in steps:
         state.step = step
         with torch.no_grad():
-            for tensor in (*state.parts["model"].parameters(), *state.parts["model"].buffers()):
+            model: Any = state.parts["model"]
+            for tensor in (*model.parameters(), *model.buffers()):
                 tensor.fill_(step)
         memory.begin_copy()
         wait_until_written(memory)
@@ -106,7 +109,7 @@ def test_the_last_two_copies_are_kept_and_the_newest_is_restored(state, generati
     memory.hold([], restored=False)
     copied(memory, state, 4, 5, 9)
     assert {slots.step_of(generation.state_memory, slot) for slot in STATE_SLOTS} == {5, 9}
-    copied_weight = from_bytes(slots.read(generation.state_memory, 0))["model"]["0.weight"]
+    copied_weight = from_bytes(bytes(slots.read(generation.state_memory, 0)))["model"]["0.weight"]
     assert torch.equal(copied_weight, torch.full_like(copied_weight, 9.0))
     torch.manual_seed(3)
     assert memory.restore(lambda: None)
@@ -159,7 +162,7 @@ def test_copies_that_are_not_restored_are_forgotten(memory, state, generation):
 def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state, monkeypatch):
     monkeypatch.setattr(periodic, "PAUSE_SECONDS", 0.0)
     monkeypatch.setenv(contract.LOCAL_RANK, "1")
-    gang = SimpleNamespace(rank=1, device=CPU)
+    gang = fake(rank=1, device=CPU)
     memory = PeriodicMemory(generation, state, gang, HostCopy(CPU))
     memory.hold([], restored=False)
     copied(memory, state, 5)
@@ -171,7 +174,7 @@ def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state,
 def test_copies_that_do_not_fit_are_not_made_and_that_is_reported(memory, monkeypatch, capsys, left, fits):
     """A state of 4 MiB four times: in the memory of two transfers, and in two slots."""
     monkeypatch.setattr("ddpjob_session.memory.state_memory.available_bytes", lambda: left + MARGIN_BYTES)
-    monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
+    monkeypatch.setattr(threading, "Thread", AtOnce)
     memory.hold([], restored=False)
     memory.begin_copy()
     refusal = (
@@ -250,7 +253,7 @@ def test_a_copy_that_cannot_be_written_is_the_last_and_training_continues(memory
 
     memory.hold([], restored=False)
     monkeypatch.setattr(slots, "write", full)
-    monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
+    monkeypatch.setattr(threading, "Thread", AtOnce)
     memory.begin_copy()
     assert not memory.is_due()
     assert "rank 0: its state is not kept in memory: no space left" in capsys.readouterr().err
@@ -272,10 +275,10 @@ class AtOnce:
 
 def test_a_large_state_is_copied_less_often(generation, state, monkeypatch):
     """Copies that take the GPU 0.1 s, each 20 s."""
-    monkeypatch.setattr(periodic.threading, "Thread", AtOnce)
+    monkeypatch.setattr(threading, "Thread", AtOnce)
     memory = PeriodicMemory(generation, state, Alone(), SlowCopy(CPU))
     now = [1000.0]
-    monkeypatch.setattr(periodic.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     memory.hold([], restored=False)
     memory.begin_copy()
     found = []

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from ddpjob_trainer.loading import Data
 from ddpjob_trainer.losses import cross_entropy, weighted
 from ddpjob_trainer.metrics import Mean
 from ddpjob_trainer.recipe_names import short_names
+from support.fakes import fake
 
 SMALL = {"digits": (1, 8), "resnet18-cifar10": (3, 32), "resnet50-cifar10": (3, 32), "speedrun-cifar10": (3, 32)}
 README = Path(__file__).parents[3] / "trainer/README.md"
@@ -38,9 +39,10 @@ def images(channels: int, size: int, *, num_classes: int) -> ImageData:
 def test_every_built_in_recipe_gives_a_network_with_the_right_head(name):
     recipe = recipes.find(name)
     channels, size = SMALL.get(name, (3, 64))
-    data, batch = images(channels, size, num_classes=7), (torch.rand(2, channels, size, size), None)
+    data: Any = images(channels, size, num_classes=7)
+    batch = (torch.rand(2, channels, size, size), None)
     if name == "resnet50-224":  # photographs, in bytes
-        data = Data(train=SimpleNamespace(classes=range(7)), test=SimpleNamespace())
+        data = Data(train=fake(classes=range(7)), test=fake())
         batch = torch.randint(0, 256, (2, size, size, channels), dtype=torch.uint8), None
     with torch.no_grad():
         network = recipe.model(data).eval()
@@ -103,7 +105,7 @@ def test_a_name_of_a_metric_is_checked_before_the_training(monkeypatch, metric):
 
 
 def test_a_metric_in_place_of_a_function_that_makes_one_is_refused_before_the_training(monkeypatch):
-    odd = replace(recipes.find("digits"), metrics={"error": Mean(cross_entropy)})
+    odd = replace(recipes.find("digits"), metrics={"error": cast("Any", Mean(cross_entropy))})
     monkeypatch.setattr("ddpjob_recipes.digits.RECIPE", odd, raising=False)
     with pytest.raises(
         ConfigError, match=r"metrics\['error'\] is a Mean; expected a function .* such as lambda: Mean\("

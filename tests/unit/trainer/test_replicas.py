@@ -8,10 +8,11 @@ import torch.distributed as dist
 
 from ddpjob_ranks.distributed import Gang
 from ddpjob_trainer import replicas
+from support.fakes import Fake
 
 
 @dataclass
-class TwoRanks:
+class TwoRanks(Fake):
     """What rank 0 sees of a gang of two whose other rank holds `other`."""
 
     other: torch.nn.Module
@@ -31,7 +32,7 @@ def test_equal_replicas_pass():
 
 def test_one_bit_of_one_parameter_is_found_and_named():
     other = model()
-    weight = other[1].weight.data.view(torch.int32)
+    weight = other.get_parameter("1.weight").data.view(torch.int32)
     weight[0, 0] ^= 1
     with pytest.raises(replicas.ReplicasDifferError, match=r"after step 5 parameter 1.weight of ranks \[1\]"):
         replicas.verify(model(), TwoRanks(other), step=5)
@@ -73,7 +74,7 @@ def test_buffers_of_rank_0_reach_the_others_in_one_broadcast(monkeypatch):
         messages.append(message)
 
     monkeypatch.setattr(dist, "broadcast", broadcast)
-    gang = Gang(rank=0, world_size=2, device=torch.device("cpu"), control=None)  # type: ignore[arg-type]
+    gang = Gang(rank=0, world_size=2, device=torch.device("cpu"), control=None)
     source, target = buffers(0), buffers(1)
     for model in (source, target):
         gang.broadcast_buffers(model)

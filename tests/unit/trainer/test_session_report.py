@@ -2,13 +2,13 @@
 
 import io
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_session.progress import InPlaceRestarts, Progress
 from ddpjob_session.report import HEARTBEAT_SECONDS, Reporter
+from support.fakes import fake
 from support.progress_fields import PROGRESS_FIELDS
 from testbed import wait_for
 
@@ -69,8 +69,8 @@ def test_a_persons_terminal_has_no_progress_lines_but_that_of_a_job_has(job, mon
 
 
 def test_an_object_in_the_place_of_stdout_needs_no_more_than_write_and_flush():
-    lines = []
-    out = SimpleNamespace(write=lines.append, flush=lambda: None)
+    lines: list[str] = []
+    out = fake(write=lines.append, flush=lambda: None)
     with Reporter(enabled=True, out=out) as reporter:
         reporter.begin(step=0, total_steps=20, steps_per_epoch=5, checkpoint_step=None)
     assert lines[0].startswith(contract.PROGRESS_PREFIX)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +22,17 @@ from support.saved_states import Sampler, to_bytes
 CPU = torch.device("cpu")
 
 
-def of(*, settings: dict[str, str] | None = None, **parts: object) -> ScriptState:
+def of(*, settings: dict[str, str] | None = None, **parts: Any) -> ScriptState:
     return ScriptState(parts, program="script train.py", world_size=2, settings=settings or {})
 
 
 def test_all_parts_come_back():
-    saved = of(model=nn.Linear(2, 1), sampler=Sampler(1, 7))
+    saved = of(model=(trained := nn.Linear(2, 1)), sampler=Sampler(1, 7))
     saved.step, saved.random = 5, [generators.state(generators.capture(CPU))]
-    loaded = of(model=nn.Linear(2, 1), sampler=Sampler())
+    loaded = of(model=(model := nn.Linear(2, 1)), sampler=(sampler := Sampler()))
     assert loaded.load(from_bytes(to_bytes(saved.content()))) == "saved by 2 ranks"
-    assert (loaded.step, loaded.parts["sampler"].drawn) == (5, [1, 7])
-    assert torch.equal(loaded.parts["model"].weight, saved.parts["model"].weight)
+    assert (loaded.step, sampler.drawn) == (5, [1, 7])
+    assert torch.equal(model.weight, trained.weight)
     assert loaded.random is not None
 
 
@@ -122,7 +123,12 @@ def test_an_optimizer_continues_on_the_device_of_its_parameters(device):
 
 
 def test_what_a_set_or_a_counter_holds_is_checked_at_each_save():
-    for value, later in ((set(), {np.int64(3)}), (Counter(), Counter({np.int64(3): 1})), ({1: 2}, {np.int64(1): 2})):
+    pairs: tuple[tuple[Any, Any], ...] = (
+        (set(), {np.int64(3)}),
+        (Counter(), Counter({np.int64(3): 1})),
+        ({1: 2}, {np.int64(1): 2}),
+    )
+    for value, later in pairs:
         sampler = Sampler(value)
         state = of(sampler=sampler)
         state.check_loadable()

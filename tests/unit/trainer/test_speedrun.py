@@ -1,5 +1,7 @@
 """The network of the speedrun recipe."""
 
+from typing import Any, cast
+
 import torch
 
 from ddpjob_recipes.speedrun import PREPARATION, Network, six_views, speedrun_cifar10, whiten
@@ -25,7 +27,7 @@ def test_the_first_layer_takes_correlation_and_scale_out_of_patches():
     whiten(network, data)
     with torch.no_grad():
         network.whitening.bias.zero_()
-        seen = network.whitening(PREPARATION.normalise(data.train.images_NCHW))
+        seen = network.whitening(PREPARATION.normalise(cast("Split", data.train).images_NCHW))
     directions, opposites = seen.transpose(0, 1).flatten(1).split(12)
     covariance = directions @ directions.mT / directions.shape[1]
     # 0.0098: what WHITENING_EPSILON leaves of these images. Rounding adds 1e-6, whatever the processor.
@@ -41,7 +43,7 @@ def test_the_first_layer_and_the_scales_of_norms_are_fixed():
 
 
 def test_a_convolution_starts_by_passing_its_channels_on():
-    convolution = Network(10).body[1][0]
+    convolution = Network(10).body.get_submodule("1.0")
     images = torch.rand(2, 24, 5, 5)
     torch.testing.assert_close(convolution(images)[:, :24], images)
 
@@ -136,5 +138,5 @@ def test_all_views_have_one_layout_so_one_compiled_network_takes_them_all():
         strides.add(view.stride())
         return view.flatten(1)
 
-    six_views(network, (torch.rand(2, 3, 32, 32), None))
+    six_views(cast("Any", network), (torch.rand(2, 3, 32, 32), None))
     assert len(strides) == 1

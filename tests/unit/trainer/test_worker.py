@@ -4,7 +4,6 @@ import errno
 import math
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.export import write_tensors
 from ddpjob_trainer.optim import sgd
 from ddpjob_trainer.state import TrainingState
+from support.fakes import fake
 from support.saved_states import to_bytes
 
 DATA = {"data": "100 samples, 00ff", "held-out data": "20 samples, 11ee"}
@@ -62,7 +62,9 @@ def test_everything_comes_back():
         torch.equal(a, b)
         for a, b in zip(loaded.model.state_dict().values(), saved.model.state_dict().values(), strict=True)
     )
-    assert not torch.equal(loaded.model[0].weight, state().model[0].weight), "the step changed something"
+    assert not torch.equal(loaded.model.get_parameter("0.weight"), state().model.get_parameter("0.weight")), (
+        "the step changed something"
+    )
     for momenta in zip(loaded.optimizer.state.values(), saved.optimizer.state.values(), strict=True):
         assert torch.equal(momenta[0]["momentum_buffer"], momenta[1]["momentum_buffer"])
 
@@ -77,7 +79,7 @@ def test_a_run_on_other_gpus_or_with_a_moving_average_resumes_with_what_it_needs
     assert loaded.scaler.get_scale() == 2.0**16
     assert loaded.average is not None
     if "emaDecay" not in before:
-        assert torch.equal(loaded.evaluated[0].weight, loaded.model[0].weight)
+        assert torch.equal(loaded.evaluated.get_parameter("0.weight"), loaded.model.get_parameter("0.weight"))
     after_a_step(loaded)
     loaded.average.update_parameters(loaded.model)
 
@@ -188,7 +190,7 @@ def a_step_of(trained: TrainingState) -> torch.Tensor:
     images = torch.rand(2, 8, 5, 5, generator=generator, dtype=torch.float64)
     trained.model(images.contiguous(memory_format=torch.channels_last)).square().sum().backward()
     trained.optimizer.step()
-    return trained.model.weight.detach().contiguous()
+    return trained.model.get_parameter("weight").detach().contiguous()
 
 
 def test_momentum_follows_its_parameter_into_another_memory_format():
@@ -211,11 +213,11 @@ def test_initial_weights_come_from_a_checkpoint_a_bare_state_dict_or_safetensors
     trained = after_a_step(state())
     bare = {prefix + name: value for name, value in trained.model.state_dict().items()}
     safetensors = bytearray()
-    write_tensors(bare, SimpleNamespace(write=safetensors.extend))
+    write_tensors(bare, fake(write=safetensors.extend))
     for payload in (to_bytes(trained.content()), to_bytes(bare), safetensors):
         fresh = state(seed=7, globalBatchSize=32)
-        fresh.load_weights(payload, source="a.pt")
-        assert torch.equal(fresh.model[0].weight, trained.model[0].weight)
+        fresh.load_weights(bytes(payload), source="a.pt")
+        assert torch.equal(fresh.model.get_parameter("0.weight"), trained.model.get_parameter("0.weight"))
         assert (fresh.step, fresh.optimizer.state_dict()["state"]) == (0, {})
 
 

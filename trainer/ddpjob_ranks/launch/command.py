@@ -19,7 +19,7 @@ RANK_DEFAULTS = {"OMP_WAIT_POLICY": "passive"}
 
 def main(arguments: Sequence[str]) -> int:
     """Start the script once for each rank of this node, to the end of all of them; returns the exit code."""
-    given = _parser().parse_args(arguments)
+    given = command_line().parse_args(arguments)
     program = ["-m", given.script] if given.module else [given.script]
     try:
         environ = environment(given, os.environ)
@@ -98,7 +98,8 @@ def num_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
     return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.glob("nvidia*"))
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m ddpjob.launch",
         description="Start a training script once for each rank of this node.",

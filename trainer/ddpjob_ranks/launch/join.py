@@ -29,7 +29,7 @@ def main() -> int:
     """Ask the store, which the launcher of node 0 serves; returns the exit code."""
     (worker,) = identity.node(os.environ).workers
     try:
-        number = _find_generation(worker)
+        number = find_generation(worker)
     except ConfigError as error:
         return termination.refuse(error)
     except RuntimeError as error:
@@ -40,7 +40,7 @@ def main() -> int:
     return contract.EXIT_SUCCESS
 
 
-def _find_generation(worker: Worker) -> int | None:
+def find_generation(worker: Worker) -> int | None:
     """The generation to join, once ranks of another pod have joined the store, which may be new, or none of them uses a session.
 
     They may still load their data, before they open their session. A store that is lost meanwhile, with the pod that serves it,

@@ -93,14 +93,14 @@ def check(store: Store, worker: Worker, same: Mapping[str, str], device: torch.d
         PeersMissingError: some ranks did not start in time.
     """
     facts = facts_of(worker, same, device)
-    if store.compare_set(f"{_key(worker.rank)}/process", "", process).decode() != process:
+    if store.compare_set(f"{key_of(worker.rank)}/process", "", process).decode() != process:
         twice = f"preflight: two processes have rank {worker.rank}, one of them on {facts.location}; give each process its own RANK"
         store.set(DECISION, json.dumps([twice, ""]))
-    store.set(_key(worker.rank), json.dumps(asdict(facts)))
+    store.set(key_of(worker.rank), json.dumps(asdict(facts)))
     if worker.rank == 0:
         _await_ranks(store, worker)
         if not store.check([DECISION]):
-            everyone = [Facts(**json.loads(store.get(_key(rank)))) for rank in range(worker.world_size)]
+            everyone = [Facts(**json.loads(store.get(key_of(rank)))) for rank in range(worker.world_size)]
             for one in everyone:
                 for remark in one.remarks:
                     print(f"preflight: {one}: {remark}", flush=True)
@@ -151,10 +151,10 @@ def facts_of(worker: Worker, same: Mapping[str, str], device: torch.device) -> F
         nccl = f"{torch.version.cuda} and {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
         if worker.local_rank == 0 and (idle := torch.cuda.device_count() - worker.local_world_size) > 0:
             remarks.append(f"{idle} of {torch.cuda.device_count()} GPUs are not used; start one process per GPU")
-    if worker.local_rank == 0 and worker.local_world_size > 1 and (shm := _free(SHM)) < SMALL_SHM_BYTES:
+    if worker.local_rank == 0 and worker.local_world_size > 1 and (shm := free_bytes(SHM)) < SMALL_SHM_BYTES:
         remarks.append(f"{SHM} has {_mib(shm)} free; NCCL and data loaders may need more (see docker run --shm-size)")
     folder = os.environ.get(contract.DDPJOB_CHECKPOINT_DIR, "")
-    if worker.rank == 0 and folder and (space := _free(folder)) < LITTLE_SPACE_BYTES:
+    if worker.rank == 0 and folder and (space := free_bytes(folder)) < LITTLE_SPACE_BYTES:
         found = f"{folder} has {_mib(space)} free for checkpoints; delete files there or use a larger volume"
         (shortages if space < NO_SPACE_BYTES else remarks).append(found)
     job = [os.environ.get(name, "") for name in (contract.DDPJOB_UID, contract.DDPJOB_ATTEMPT, "SLURM_JOB_ID")]
@@ -193,7 +193,7 @@ def location(environ: Mapping[str, str]) -> str:
 
 
 def _await_ranks(store: Store, worker: Worker) -> None:
-    keys = {rank: _key(rank) for rank in range(worker.world_size)}
+    keys = {rank: key_of(rank) for rank in range(worker.world_size)}
 
     def probe() -> str | None:
         if store.check(list(keys.values())) or store.check([DECISION]):
@@ -223,7 +223,7 @@ def _ranks(some: Sequence[Facts]) -> str:
     )
 
 
-def _free(folder: str) -> int:
+def free_bytes(folder: str) -> int:
     """Free bytes of the file system that the folder is on, or will be."""
     path = Path(folder).absolute()
     for parent in (path, *path.parents):
@@ -237,5 +237,6 @@ def _mib(num_bytes: int) -> str:
     return f"{num_bytes // 2**20} MiB"
 
 
-def _key(rank: int) -> str:
+def key_of(rank: int) -> str:
+    """Where the facts of a rank are in the store."""
     return f"ddpjob/preflight/{rank}"

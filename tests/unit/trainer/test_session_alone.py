@@ -1,10 +1,7 @@
 """A session of one rank, in the process of the test."""
 
 import os
-import subprocess
-import sys
 import threading
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -19,14 +16,15 @@ from ddpjob_session import ending, replica, run
 from ddpjob_session.checkpoints import writer
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.report import Reporter
-from support.training_runs import DEADLINE_SECONDS
+from support.fakes import fake
+from support.processes import DEADLINE_SECONDS
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
 
 
 @pytest.fixture
 def session(monkeypatch):
-    request = SimpleNamespace(received=False, ignore=lambda: None)  # takes no signal of pytest's
+    request = fake(received=False, ignore=lambda: None)  # takes no signal of pytest's
     monkeypatch.setattr(run, "StopRequest", lambda: request)
     monkeypatch.setattr(
         ending, "leave", lambda code: pytest.fail(f"the session ends this process with exit code {code}")
@@ -54,15 +52,15 @@ def test_a_part_that_could_not_be_loaded_again_is_refused_before_training(sessio
 def test_steps_without_a_tracked_part_are_refused_where_a_restart_would_continue(session, monkeypatch, tmp_path, place):
     if place == "memory":
         mine = generation.Generation(number=1, pipe=-1, state_memory=-1, own_memory=-1, stores=-1)
-        monkeypatch.setattr(run.generation, "current", lambda _: mine)
-        monkeypatch.setattr(run.generation, "replacement_of_this_pod", lambda _: 0)
+        monkeypatch.setattr(generation, "current", lambda _: mine)
+        monkeypatch.setattr(generation, "replacement_of_this_pod", lambda _: 0)
     else:
         monkeypatch.setenv(place, tmp_path.as_uri() if place == contract.DDPJOB_CHECKPOINT_URI else str(tmp_path))
     with session:
         session.replicate(nn.Linear(1, 1))
         with pytest.raises(ConfigError, match=r"call session\.track\(model=model, optimizer=optimizer\) before"):
             next(session.steps(2))
-        monkeypatch.setattr(run.generation, "current", lambda _: None)
+        monkeypatch.setattr(generation, "current", lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,16 +186,3 @@ def test_sparse_gradients_are_left_to_ddp(session):
         model(torch.tensor([1])).sum().backward()
         replica.settle_buckets(model)
     assert model.module.weight.grad.is_sparse
-
-
-def test_a_script_for_several_ranks_names_the_launcher():
-    script = "from ddpjob.session import Session\nwith Session(): pass"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYTHONPATH": ":".join(path for path in sys.path if path), contract.NPROC_PER_NODE: "2"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == contract.EXIT_BAD_CONFIG
-    assert "start the script with python -m ddpjob.launch" in done.stderr

@@ -1,12 +1,9 @@
-"""The user's own script of the README is the same text everywhere and trains alone.
+"""The user's own script of the README is the same text everywhere.
 
-`test_local_examples.py` runs it on four ranks under torchrun.
+`processes/local/test_local_examples.py` runs it on four ranks under torchrun.
 """
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -16,17 +13,6 @@ from support import REPOSITORY
 SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
 SESSION = REPOSITORY / "trainer/examples/minimal_session.py"
 DIGITS = REPOSITORY / "trainer/examples/digits_session.py"
-
-
-def output_of(*command: str) -> str:
-    environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_minimal_script_runs_without_a_launcher():
-    assert "1 ranks found y = 3.00x + 1.00" in output_of(sys.executable, str(SCRIPT))
 
 
 @pytest.mark.parametrize(("manifest", "script"), [("own-script", SCRIPT), ("own-session", SESSION)])

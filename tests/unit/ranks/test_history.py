@@ -1,4 +1,4 @@
-"""The picture of a run is drawn from its evidence alone."""
+"""The values of all attempts of a run, from what rank 0 wrote of each."""
 
 import io
 import json
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_measure.__main__ import main
 from ddpjob_ranks import contract
 from ddpjob_ranks.watch import evidence, history
 from ddpjob_ranks.watch.timeline import Timeline
@@ -45,25 +44,15 @@ def test_the_history_has_what_each_attempt_reported(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 399, 401, 800, 12_345])
-def test_a_long_curve_is_thinned_and_keeps_its_last_point(number: int) -> None:
-    thin = history._thinned([[step, 0.5] for step in range(number)])
-    assert len(thin) == min(number, len(thin)) <= 2 * history.POINTS + 1
-    assert thin[-1] == [number - 1, 0.5]
+def test_a_long_curve_is_thinned_and_keeps_its_last_point(number: int, tmp_path: Path) -> None:
+    lines = [{"first_step": 0}, *({"step": step, "values": {"loss": 0.5}} for step in range(number))]
+    (tmp_path / history.file_name(1)).write_text("\n".join(map(json.dumps, lines)))
+    steps = [step for step, _ in history.read(tmp_path)[0]["curves"]["loss"]]
+    assert min(number, history.POINTS) <= len(steps) <= 2 * history.POINTS
+    assert (steps[0], steps[-1]) == (0, number - 1)
 
 
-def test_a_folder_and_an_evidence_file_alone_give_a_picture(folder: Path) -> None:
+def test_an_evidence_file_has_the_history_of_all_attempts(folder: Path) -> None:
     written = evidence.write(Timeline(), {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_ATTEMPT: "2"})
     assert written is not None
     assert json.loads(written.read_text())["history"] == history.read(folder)
-    assert main(["plot", str(folder), "--output", str(folder / "folder.png")]) == 0
-    for path in folder.glob("*.jsonl"):
-        path.unlink()
-    assert main(["plot", str(written), "--output", str(folder / "file.png")]) == 0
-    assert (folder / "folder.png").read_bytes()[:4] == (folder / "file.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    for path in (tmp_path / "missing", tmp_path / "a.json", tmp_path):
-        assert main(["plot", str(path)]) == contract.EXIT_BAD_CONFIG
-        assert str(path) in capsys.readouterr().err

@@ -4,7 +4,6 @@ import io
 import random
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.loading import Data
 from ddpjob_trainer.loop import COLLECT_EVERY_STEPS, Training
 from ddpjob_trainer.optim import sgd
+from support.fakes import fake
 
 ALONE = Worker(rank=0, world_size=1, local_rank=0, local_world_size=1, launcher="test", master_addr="", master_port=0)
 
@@ -38,7 +38,7 @@ def test_one_rank_reads_no_batch_before_its_first_step(gang, monkeypatch):
         recipes.find("digits"), data=lambda *_: Data(train=samples, test=samples), model=lambda _: network()
     )
     monkeypatch.setattr("ddpjob_recipes.digits.digits", recipe)
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))  # takes no signal of pytest's
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))  # takes no signal of pytest's
     read = []
     monkeypatch.setattr(TensorDataset, "__getitem__", lambda _, sample: read.append(sample) or (torch.rand(1, 8, 8), 0))
     config = parse_config({"recipe": "digits", "dataWorkers": 0, "globalBatchSize": 10})
@@ -49,7 +49,7 @@ def test_one_rank_reads_no_batch_before_its_first_step(gang, monkeypatch):
 
 
 def test_data_of_another_type_are_refused_and_generated_ones_follow_from_the_seed(gang, monkeypatch):
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))
     drawn = []
 
     def data(*_):
@@ -65,7 +65,7 @@ def test_data_of_another_type_are_refused_and_generated_ones_follow_from_the_see
 
 @pytest.mark.parametrize(("version", "is_said"), [("", True), ("3", False)])
 def test_the_log_says_that_training_data_without_a_version_are_not_compared(gang, monkeypatch, version, is_said):
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))
     samples = TensorDataset(torch.rand(80, 1, 8, 8), torch.arange(80) % 10)
     data = Data(train=samples, test=samples, version=version)
     recipe = replace(recipes.find("digits"), data=lambda *_: data, model=lambda _: network())
@@ -106,7 +106,7 @@ def test_a_complete_run_that_is_stopped_in_its_evaluation_has_nothing_to_save(ga
     monkeypatch.setenv(contract.DDPJOB_TERMINATION_LOG, str(termination))
 
     def started(*, stopped: bool) -> Training:
-        monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=stopped))
+        monkeypatch.setattr(run, "StopRequest", lambda: fake(received=stopped))
         config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000, "evaluationBatchSize": 16})
         return worker.set_up(config, ALONE, Run(gang, Reporter(enabled=False)))
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_being_read_and_sent_is_progress_for_the_watchdog(g
             super().moved()
 
     monkeypatch.setenv(contract.DDPJOB_CHECKPOINT_DIR, str(tmp_path))
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))
     for module in (files, distributed):
         monkeypatch.setattr(module, "PIECE_BYTES", 100_000)
     config = parse_config({"recipe": "digits", "epochs": 1, "globalBatchSize": 1000})
@@ -148,7 +148,7 @@ def test_reference_cycles_that_steps_leave_are_collected_before_the_evaluation(g
         def __init__(self):
             self.itself = self
 
-    monkeypatch.setattr(run, "StopRequest", lambda: SimpleNamespace(received=False))
+    monkeypatch.setattr(run, "StopRequest", lambda: fake(received=False))
     left, alive = [], []
     take_step = Training.take_step
 

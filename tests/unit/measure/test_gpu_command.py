@@ -209,7 +209,7 @@ def test_a_reference_loop_is_measured_on_the_network_of_a_recipe(tmp_path, monke
     monkeypatch.setattr(sys, "path", list(sys.path))
     options = {"folder": str(tmp_path), "size": 32}
     task = Task(program="any", config={"recipe": "resnet18-cifar10", "globalBatchSize": 4}, options=options)
-    measured = foreign.reference_loop(task, None, SimpleNamespace(device=torch.device("cpu")))
+    measured = foreign.reference_loop(task, None, fake(device=torch.device("cpu")))
     before = [parameter.clone() for parameter in measured.replica.parameters()]
     measured.take_step(0, lambda: None)
     assert any(not torch.equal(was, now) for was, now in zip(before, measured.replica.parameters(), strict=True))

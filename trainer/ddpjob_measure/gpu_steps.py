@@ -48,7 +48,7 @@ WAYS: Final[Mapping[str, tuple[str, Row, Row, Mapping[str, str]]]] = {
     "plain, tuned, CUDA graphs": ("plain", {}, TUNED, GRAPHS),
     "trainer, exact": ("trainer", {"profile": "exact"}, {}, {}),
 }
-QUICK_WAYS: Final = ("trainer", "plain", "plain, tuned", "torchvision's loop")
+QUICK_WAYS: Final = ("trainer", "plain", "torchvision's loop")  # a compiler needs minutes on busy CPUs
 NUM_WORKERS: Final = min(14, max(1, (os.cpu_count() or 1) - 2))
 #: A measured process is not begun with less.
 LEAST_SECONDS: Final = 15.0

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.storage import ChecksummedFile
@@ -82,15 +81,17 @@ def read_tensors(payload: bytes | memoryview) -> dict[str, Any]:
     return tensors
 
 
-def save(checkpoints: CheckpointFolder, model: nn.Module, facts: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Write both files; the description last. To be called on rank 0.
+def save(
+    checkpoints: CheckpointFolder, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any], *, prefix: str = ""
+) -> None:
+    """Write both files; the description last. To be called on rank 0, where a checkpoint is not written meanwhile.
 
     Raises:
         Fenced: a later attempt owns the folder.
         OSError: they could not be written.
     """
     checkpoints.claim.confirm()
-    checkpoints.storage.write(prefix + WEIGHTS, lambda file: write_tensors(model.state_dict(), file))
+    checkpoints.storage.write(prefix + WEIGHTS, lambda file: write_tensors(tensors, file))
     text = json.dumps(facts, indent=2).encode() + b"\n"
     checkpoints.storage.write(prefix + DESCRIPTION, lambda file: file.write(text))
 

@@ -2,9 +2,11 @@
 
 import gc
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpjob_ranks import contract
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_session.host_values import HostValues
 from ddpjob_session.run import Run
@@ -265,16 +268,22 @@ class Training:
             self.session.report.evaluated(
                 found.values, found.texts, headline=recipe.headline, num_samples=found.num_samples, note=note
             )
-            try:
+            with self.unless_unavailable(last=last):
                 self.export(found, last=last, comparable=views is None or config.test_time_augmentation == "always")
-            except UnavailableError as error:
-                if last:
-                    raise
-                self.session.report.say(f"weights of this evaluation are not exported: {error}. Training continues")
         return True
 
+    @contextmanager
+    def unless_unavailable(self, *, last: bool) -> Iterator[None]:
+        """Training continues where the weights of an evaluation before the last one cannot be stored."""
+        try:
+            yield
+        except UnavailableError as error:
+            if last:
+                raise
+            self.session.report.say(f"weights of this evaluation are not exported: {error}. Training continues")
+
     def export(self, found: Evaluation, *, last: bool, comparable: bool) -> None:
-        """Write the weights if they are the best ones so far by the recipe's metric, and after the last step.
+        """Have the weights written if they are the best ones so far by the recipe's metric, and after the last step.
 
         An evaluation that is not `comparable`, since it alone has test-time augmentation, replaces no best weights.
         """
@@ -294,6 +303,8 @@ class Training:
             if export.description(checkpoints) == facts:
                 return
             checkpoints.open()
+        writer = self.session.writer
+        writer.wait_for_export()
         known = self.session.resumed or bool(self.exported)  # else the folder's files are those of another training
         best = export.description(checkpoints, prefix=export.BEST) if known else {}
         before = best.get("metrics", {}).get(name) if best.get("data") == data else None
@@ -302,9 +313,21 @@ class Training:
         better = before is None or (comparable and sign * value > sign * before)
         for prefix, is_wanted in ((export.BEST, better), ("", last)):
             if is_wanted:
-                export.save(checkpoints, self.state.evaluated, facts, prefix=prefix)
+                write = partial(self._export_weights, checkpoints, facts, prefix, last)
+                writer.export(self.state.evaluated.state_dict(), write)
                 self.exported.append(prefix + export.WEIGHTS)
-                self.session.timeline.moved()
+
+    def _export_weights(
+        self,
+        checkpoints: CheckpointFolder,
+        facts: Mapping[str, Any],
+        prefix: str,
+        last: bool,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> None:
+        """On the thread that writes checkpoints."""
+        with self.unless_unavailable(last=last):
+            export.save(checkpoints, tensors, facts, prefix=prefix)
 
     def seed_layers(self, step: int, stream: int) -> None:
         """Make what layers draw from torch's generators, as dropout does, a function of (seed, step, rank)."""

@@ -284,3 +284,30 @@ def test_a_rank_without_a_folder_writes_nothing(report, tmp_path, monkeypatch):
     background.check()
     background.wait()
     assert list(Path().iterdir()) == []
+
+
+def test_training_goes_on_while_weights_are_exported_and_does_not_change_them(background):
+    stored, may_write, weights = [], threading.Event(), {"weight": torch.ones(3)}
+
+    def write(tensors):
+        assert may_write.wait(DEADLINE_SECONDS)
+        stored.append(tensors["weight"].tolist())
+
+    background.export(weights, write)
+    weights["weight"].add_(1)
+    background.check()
+    assert stored == []
+    may_write.set()
+    background.wait()
+    assert stored == [[1.0, 1.0, 1.0]]
+
+
+def test_what_goes_wrong_with_an_export_is_raised_between_steps(background):
+    def write(_):
+        raise Fenced("a later attempt owns the folder")
+
+    background.export({"weight": torch.ones(3)}, write)
+    with pytest.raises(Fenced):
+        background.wait_for_export()
+    with pytest.raises(Fenced):
+        background.check()

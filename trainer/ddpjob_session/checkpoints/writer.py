@@ -1,7 +1,7 @@
 """Checkpoints written while training continues: the state is copied between two steps, and a thread writes the copy."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ LINGER_SECONDS = 3.0
 
 
 class CheckpointWriter:
-    """Saves one checkpoint at a time; without a folder (on every rank but 0, or if no checkpoints are kept) it does nothing.
+    """Saves one checkpoint at a time, and exports weights; without a folder (on every rank but 0, or if no checkpoints are kept) it does nothing.
 
     The thread hashes and writes pieces of many MB straight from the copy, without the GIL: 200 MB keep the training thread
     from running for 15 to 40 ms, where torch.save into memory took 100 ms (`make bench-trainer BENCH=overhead`, two busy
@@ -44,6 +44,8 @@ class CheckpointWriter:
         self._copy = HostCopy(device, is_wrong)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         self._in_flight: Future[None] | None = None
+        self._weights = HostCopy(device, is_wrong)
+        self._exporting: Future[None] | None = None
         self.newest_step: int | None = None
         """Step of the newest checkpoint that is stored or being written, which `save` skips. `Run` sets it when it loads one."""
         self._has_lingered = False
@@ -64,6 +66,21 @@ class CheckpointWriter:
         stalled_seconds = time.monotonic() - since
         self._in_flight = self._thread.submit(self._write, self._folder, state.step, content, stalled_seconds)
 
+    def export(self, tensors: Mapping[str, torch.Tensor], write: Callable[[Mapping[str, torch.Tensor]], None]) -> None:
+        """Have the thread write a copy of these tensors, after the checkpoint that it may be writing."""
+        self.wait_for_export()
+        copied = self._weights.take({"model": tensors})["model"]
+
+        def on_thread() -> None:
+            self._weights.wait()
+            write(copied)
+
+        self._exporting = self._thread.submit(on_thread)
+
+    def wait_for_export(self) -> None:
+        """Wait until the last export is stored. Raises as `wait` does."""
+        self._wait(self._exporting, "exported weights")
+
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
@@ -71,24 +88,29 @@ class CheckpointWriter:
 
     def check(self) -> None:
         """Raise the thread's error, if there is one. To be called between steps."""
-        if self._in_flight is not None and not self.busy:
-            self._in_flight.result()
+        for begun in (self._in_flight, self._exporting):
+            if begun is not None and begun.done():
+                begun.result()
 
     def wait(self) -> None:
-        """Wait until the last save is stored.
+        """Wait until the last save and the last export are stored.
 
         Raises:
             TimeoutError: the storage has not accepted it within WRITE_TIMEOUT_SECONDS.
             Fenced, OSError: it was not committed.
         """
-        if self._folder is None or self._in_flight is None:
+        self.wait_for_export()
+        self._wait(self._in_flight, f"checkpoint of step {self.newest_step}")
+
+    def _wait(self, begun: Future[None] | None, what: str) -> None:
+        if self._folder is None or begun is None:
             return
-        if not wait([self._in_flight], timeout=WRITE_TIMEOUT_SECONDS).done:
+        if not wait([begun], timeout=WRITE_TIMEOUT_SECONDS).done:
             raise TimeoutError(
-                f"checkpoint of step {self.newest_step}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s;"
-                f" check whether the storage of {self._folder.location} still accepts data"
+                f"{what}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s; check whether the storage of"
+                f" {self._folder.location} still accepts data"
             )
-        self._in_flight.result()
+        begun.result()
 
     def linger(self) -> None:
         """After a failure: wait up to LINGER_SECONDS for a save in progress, in the first call only."""

@@ -75,10 +75,10 @@ def test_a_pod_on_a_kwok_node_does_what_its_annotations_say(
 
 def test_a_pod_group_is_served_only_where_gang_scheduling_is_asked_for(control_plane: testbed.ControlPlane) -> None:
     versions = "api-versions"
-    assert "scheduling.k8s.io/v1beta1" not in control_plane.kubectl(versions).split()
+    assert "scheduling.k8s.io/v1alpha2" not in control_plane.kubectl(versions).split()
     # A second control plane next to the first.
     with testbed.ControlPlane(gang_scheduling=True) as gangs:
-        assert "scheduling.k8s.io/v1beta1" in gangs.kubectl(versions).split()
+        assert "scheduling.k8s.io/v1alpha2" in gangs.kubectl(versions).split()
         assert gangs.server != control_plane.server
 
 

@@ -1,5 +1,5 @@
 // Kubernetes 1.37 for `make matrix`; ../kubernetes/go.mod explains the replacements.
-module testbed.invalid/kubernetes
+module testbed.invalid/kubernetes-1.37
 
 go 1.26.0
 

@@ -1,8 +1,8 @@
-"""What a release of Kubernetes does where the operator relies on it: one measured line for each fact, as root, in five minutes.
+"""What a release of Kubernetes does where the operator relies on it: one measured line for each fact.
 
     python -m proofs.kubernetes_semantics
 
-It brings up two real nodes with the test bed. No line is a test: a person compares the lines of two releases.
+It brings up two real nodes with the test bed, as root, for five minutes. No line is a test: a person compares the lines of two releases.
 """
 
 import json

@@ -2,8 +2,8 @@
 
     KAI=DIRECTORY pytest hack/proofs/prove_kai.py
 
-The directory is the repository of KAI with the program `podgrouper` in it, and the CRD of Karta as `run.ai_kartas.yaml`. The scheduler of
-KAI does not take part: the pods get no node.
+The directory is the repository of KAI with the program `podgrouper` in it, and the CRD of Karta as
+`run.ai_kartas.yaml`. The scheduler of KAI does not take part: the pods get no node.
 """
 
 import os

@@ -28,7 +28,7 @@ from ddpjob_operator.core.model import POD, Deletion, Observed, Pod, Watched
 from ddpjob_operator.core.records import object_of, pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider
-from ddpjob_operator.scheduling.native_v1alpha2 import POD_GROUP
+from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.none import NO_PROVIDER
 from simulation.api_server import DEFAULT_GRACE_SECONDS
 from simulation.world import World
@@ -94,8 +94,8 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
     match action:
         case CreatePod():
             return replace(seen, pods=(*seen.pods, pod_of(_created(action.body))))
-        case CreateObject() if action.kind == POD_GROUP:
-            group = object_of(Watched(kind=POD_GROUP), _created(action.body))
+        case CreateObject() if action.kind == NativeV1Alpha2.kind:
+            group = object_of(Watched(kind=NativeV1Alpha2.kind), _created(action.body))
             return replace(seen, objects=(*seen.objects, group))
         case DeleteObject():
             objects = (replace(o, deleting=o.deleting or o.uid == action.uid) for o in seen.objects)

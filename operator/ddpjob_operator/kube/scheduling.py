@@ -11,7 +11,8 @@ from ddpjob_operator.transport.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
-#: A server that has failed, or a kind that is being installed, may be there a moment later; a feature gate takes minutes or is never on.
+#: A server that has failed, or a kind that is being installed, may be there a moment later; a feature gate takes
+#: minutes, or is never switched on.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 

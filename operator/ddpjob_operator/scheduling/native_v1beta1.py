@@ -14,7 +14,8 @@ from ddpjob_operator.scheduling.interface import Wait
 from ddpjob_operator.scheduling.native_groups import NativeGroups
 from ddpjob_operator.scheduling.pod_groups import no_nodes
 
-#: All that the scheduler of 1.37 says of a gang of which it has considered no node (`PodGroupPostFilter` in `plugins/dynamicresources`).
+#: All that the scheduler of 1.37 says of a gang for which it has considered no node (`PodGroupPostFilter` in
+#: `plugins/dynamicresources`).
 _BEFORE_ALL_NODES_SAID = 'error in "DynamicResources" PodGroupPostFilter plugins: not found'
 _BEFORE_ALL_NODES = (
     "the scheduler has considered no node, because the cluster has none, or because a PersistentVolumeClaim of the pods"
@@ -35,7 +36,7 @@ class NativeV1Beta1(NativeGroups):
         """Also its priority and what is preempted together: all of a gang that needs all its pods.
 
         The scheduler refuses a group whose priority is not that of its pods (`validatePodGroup` in 1.37's
-        `pkg/scheduler/schedule_one_podgroup.go`). A gang with minNodes may lose a pod and continue on the nodes of the others.
+        `pkg/scheduler/schedule_one_podgroup.go`). A gang with minNodes may lose a pod and continue on the others' nodes.
         """
         group: dict[str, Any] = {**super().group_spec(spec, pod)}
         if spec.least_nodes == spec.nodes:
@@ -48,7 +49,7 @@ class NativeV1Beta1(NativeGroups):
         return group
 
     def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
-        """Also the shared claims, if the pods have no claim of the name, or the API server has dropped those of the group."""
+        """Also the shared claims, if the pods have none of the name, or the API server has dropped the group's."""
         shared = spec.scheduling.shared_claims
         if (topology := super().hold(observed, spec)) is not None or not shared:
             return topology
@@ -60,7 +61,8 @@ class NativeV1Beta1(NativeGroups):
         if missing := [name for name in shared if name not in claims]:
             return Wait(
                 Reason.UNSCHEDULABLE,
-                f"spec.scheduling.sharedClaims names {', '.join(missing)}, but spec.template.spec.resourceClaims has none of that name",
+                f"spec.scheduling.sharedClaims names {', '.join(missing)}, but spec.template.spec.resourceClaims"
+                " has none of that name",
             )
         if group.spec.get("resourceClaims"):
             return None

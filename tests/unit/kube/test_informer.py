@@ -63,9 +63,9 @@ async def test_a_list_that_the_server_throttles_is_tried_again_no_sooner_than_it
 class SlowServer(FakeServer):
     """Sends a part of a list every 100 seconds."""
 
-    async def everything(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+    async def everything(self, *_: Any, **_more: Any) -> AsyncIterator[Page]:
         """Three parts."""
-        for _ in range(3):
+        for _number in range(3):
             yield Page(items=[], resource_version="1")
             await asyncio.sleep(100)
 

@@ -215,7 +215,7 @@ class _Operator:
         await _in_time(self._read(self._store.jobs), "the first list of DDPJobs")
         for informer in self._informers:
             self._start(f"watch of {informer.name}", informer.run())
-            await self._first_list(informer)
+            await informer.first_list(START_SECONDS)
         # A full garbage collection visits all that was just read, and would do so for every few thousand objects more
         # (measured: 25 to 65 % of the CPU time of a burst of events).
         gc.collect()
@@ -226,15 +226,6 @@ class _Operator:
         for kopf in self._kopfs:
             await _in_time(kopf.wait_for_watch(), "kopf to discover which resources the API server serves")
         self._start("audit", self._audit.run((self._store.jobs, *self._store.of_jobs)))
-
-    async def _first_list(self, informer: Informer) -> None:
-        """Wait for the first list, which may take any time as long as parts of it arrive."""
-        started_at = time.monotonic()
-        while not (informer.synced.is_set() or informer.is_refused):
-            if min(informer.stale_seconds, time.monotonic() - started_at) > START_SECONDS:
-                raise TimeoutError(f"nothing of the first list of {informer.name} arrived for {START_SECONDS:.0f} s")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(informer.synced.wait(), 1.0)
 
     async def _read_past_the_caches(self) -> None:
         """Read everything again: a leader must not act on what it knew before it became one.

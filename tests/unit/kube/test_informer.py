@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.cache.informer import Informer
 from ddpjob_operator.transport.client import Client, Event, Page
-from ddpjob_operator.transport.errors import ApiError, GoneError, ThrottledError, UnavailableError
+from ddpjob_operator.transport.errors import ApiError, GoneError, RejectedError, ThrottledError, UnavailableError
 from ddpjob_operator.transport.resources import PODS
 from support.bodies import pod_body
 from support.engine import happens
@@ -44,9 +45,9 @@ async def test_a_broken_watch_continues_after_its_last_event_and_lists_only_what
     task.cancel()
 
 
-def informer_of(server: FakeServer) -> Informer:
+def informer_of(server: FakeServer, namespace: str | None = None) -> Informer:
     pods = Cache[str](PODS, "", lambda body, _: str(body["metadata"]["resourceVersion"]), lambda *_: None)
-    return Informer(cast("Client", server), pods, None)
+    return Informer(cast("Client", server), pods, namespace)
 
 
 @pytest.mark.usefixtures("virtual_clocks")
@@ -63,9 +64,9 @@ async def test_a_list_that_the_server_throttles_is_tried_again_no_sooner_than_it
 class SlowServer(FakeServer):
     """Sends a part of a list every 100 seconds."""
 
-    async def everything(self, *_: Any, **__: Any) -> AsyncIterator[Page]:
+    async def everything(self, *_: Any, **_more: Any) -> AsyncIterator[Page]:
         """Three parts."""
-        for _ in range(3):
+        for _number in range(3):
             yield Page(items=[], resource_version="1")
             await asyncio.sleep(100)
 
@@ -77,4 +78,25 @@ async def test_each_part_of_a_list_is_a_sign_of_life() -> None:
     await asyncio.sleep(250)
     assert not informer.synced.is_set()
     assert (informer.stale_seconds, informer.stuck_seconds) == pytest.approx((50, 50))
+    task.cancel()
+
+
+@pytest.mark.usefixtures("virtual_clocks")
+@pytest.mark.parametrize(
+    ("server", "namespace", "fails"),
+    [
+        (SlowServer(), None, False),
+        (FakeServer(refuse=lambda _: RejectedError("list pods", "forbidden", status=403)), "gone", False),
+        (FakeServer(refuse=lambda _: RejectedError("list pods", "forbidden", status=403)), None, True),
+        (FakeServer(hang=lambda _: True), "a", True),
+    ],
+    ids=["parts of it arrive", "its namespace is forbidden", "everything is forbidden", "nothing arrives"],
+)
+async def test_a_start_waits_for_the_first_list_while_it_may_come(
+    server: FakeServer, namespace: str | None, fails: bool
+) -> None:
+    informer = informer_of(server, namespace)
+    task = asyncio.create_task(informer.run())
+    with pytest.raises(TimeoutError, match="nothing of the first list") if fails else nullcontext():
+        await informer.first_list(120)
     task.cancel()

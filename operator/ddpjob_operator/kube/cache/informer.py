@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from ddpjob_operator.core.backoff import doubled
@@ -81,6 +81,18 @@ class Informer:
                 jittered = random.uniform(0.5, 1.0) * delay  # noqa: S311 jitter is no secret
                 await asyncio.sleep(max(jittered, asked_seconds))
                 self._num_failures += 1
+
+    async def first_list(self, seconds: float) -> None:
+        """Wait for the first list, which may take any time as long as parts of it arrive, or until it is refused.
+
+        Raises TimeoutError if nothing arrives for so many seconds.
+        """
+        started_at = time.monotonic()
+        while not (self.synced.is_set() or self.is_refused):
+            if min(self.stale_seconds, time.monotonic() - started_at) > seconds:
+                raise TimeoutError(f"nothing of the first list of {self.name} arrived for {seconds:.0f} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.synced.wait(), 1.0)
 
     async def _list(self) -> None:
         self._num_rewinds = self._cache.num_rewinds

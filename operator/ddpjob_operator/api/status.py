@@ -32,6 +32,9 @@ Time = Annotated[
     ),
     AfterValidator(_existing),
 ]
+Times = Annotated[list[Time], Field(max_length=10_000)]
+#: Four times what `untrusted.printable` leaves of a text, so that none of the operator's own sentences is longer.
+Text = Annotated[str, Field(max_length=4096)]
 #: The largest is what every JSON reader holds exactly.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 NumNodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
@@ -42,12 +45,12 @@ AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 class Condition(Resource):
     """A condition with the meaning that conditions have in the Kubernetes API."""
 
-    type: str = Field(description="Type of the condition.")
+    type: Text = Field(description="Type of the condition.")
     status: Literal["True", "False", "Unknown"] = Field(
         description="Whether the condition holds. The operator writes True or False."
     )
-    reason: str = Field(description="Reason of the last transition, in CamelCase.")
-    message: str = Field(default="", description="Explanation of the reason in one sentence.")
+    reason: Text = Field(description="Reason of the last transition, in CamelCase.")
+    message: Text = Field(default="", description="Explanation of the reason in one sentence.")
     last_transition_time: Time = Field(description="Time at which the condition's status last changed.")
     observed_generation: Count = Field(default=0, description="metadata.generation for which the condition was set.")
 
@@ -62,10 +65,8 @@ class Restarts(Resource):
         default=0,
         description="Restarts that do not count, because the cluster caused them: lost nodes, evictions and preemptions.",
     )
-    counted_times: list[Time] = Field(
-        default=[], description="Times of the counted restarts within the current window."
-    )
-    infrastructure_times: list[Time] = Field(
+    counted_times: Times = Field(default=[], description="Times of the counted restarts within the current window.")
+    infrastructure_times: Times = Field(
         default=[],
         description="Times of the restarts that do not count, within the last day and since an attempt last made progress.",
     )
@@ -123,7 +124,9 @@ class Progress(Resource):
     epoch: Count | None = Field(default=None, description="Current epoch, counted from 0.")
     loss: float | None = Field(default=None, description="Latest training loss.")
     samples_per_second: float | None = Field(default=None, description="Throughput of all ranks together.")
-    eta: str | None = Field(default=None, description="Estimated time until the end of the training, for example 1h5m.")
+    eta: Text | None = Field(
+        default=None, description="Estimated time until the end of the training, for example 1h5m."
+    )
     eta_seconds: Count | None = Field(
         default=None, description="The same as an integer: estimated seconds until the end of the training."
     )
@@ -131,7 +134,7 @@ class Progress(Resource):
     in_place_restarts: Count | None = Field(
         default=None, description="How often all ranks of this attempt have started again within their pods."
     )
-    in_place_cause: str | None = Field(
+    in_place_cause: Text | None = Field(
         default=None,
         description="Cause of the last of these restarts, for example: rank 1 was killed by SIGKILL at step 345.",
     )
@@ -140,7 +143,7 @@ class Progress(Resource):
         description="Replacements of pods in this attempt whose ranks have joined the others. Once each new pod has, it is the sum of"
         " replacedPods.replacement.",
     )
-    phase: str | None = Field(
+    phase: Text | None = Field(
         default=None, description="What rank 0 is doing, for example train, evaluate or checkpoint."
     )
     metrics: Annotated[dict[str, float], Field(max_length=contract.MAX_METRICS)] | None = Field(
@@ -149,11 +152,11 @@ class Progress(Resource):
     alive: Count | None = Field(
         default=None, description="Signs of life within a phase without steps, such as an evaluation."
     )
-    unreadable: str | None = Field(
+    unreadable: Text | None = Field(
         default=None,
         description="Field of the progress line that cannot be read, for example: loss is not finite.",
     )
-    headline: str | None = Field(
+    headline: Text | None = Field(
         default=None, description="One of the metrics as short text, for example accuracy 99.72 %."
     )
 
@@ -167,8 +170,8 @@ class Failure(Resource):
         default=None,
         description="Rank, among all processes of the job, of the process that caused the failure; absent where only its pod is known.",
     )
-    pod: str | None = Field(default=None, description="Name of the pod that caused the failure.")
-    node: str | None = Field(default=None, description="Node on which that pod ran.")
+    pod: Text | None = Field(default=None, description="Name of the pod that caused the failure.")
+    node: Text | None = Field(default=None, description="Node on which that pod ran.")
     exit_code: int | None = Field(
         default=None, description="Exit code of the program, or of the worker that torchrun reports."
     )
@@ -180,8 +183,8 @@ class Failure(Resource):
         default=None,
         description="True where only the lost pods were replaced, and the attempt continued.",
     )
-    reason: str = Field(description="Class of the failure.")
-    message: str = Field(default="", description="Error message of the program, or of the cluster.")
+    reason: Text = Field(description="Class of the failure.")
+    message: Text = Field(default="", description="Error message of the program, or of the cluster.")
     time: Time = Field(description="Time at which the operator recorded the failure.")
 
 
@@ -193,7 +196,7 @@ class ReplacedPod(Resource):
         description="Number of times that the pod of this rank was replaced. It is at the end of the name of the pod, unless a spare"
         " pod took over."
     )
-    spare: str | None = Field(default=None, description="Name of its pod, where a spare pod took over.")
+    spare: Text | None = Field(default=None, description="Name of its pod, where a spare pod took over.")
 
 
 _RANK = attrgetter("rank")
@@ -206,7 +209,7 @@ def _by_rank(pods: list[ReplacedPod]) -> list[ReplacedPod]:
 class SchedulingStatus(Resource):
     """How the pods of the current attempt are scheduled."""
 
-    provider: str = Field(
+    provider: Text = Field(
         description="Scheduling provider of the pods, for example native; none if they are scheduled one by one."
     )
 
@@ -221,22 +224,22 @@ class DDPJobStatus(Resource):
         ),
     )
 
-    phase: str | None = Field(
+    phase: Text | None = Field(
         default=None, description="Phase of the job, as a summary for people. Programs should read the conditions."
     )
-    reason: str | None = Field(default=None, description="Reason for the phase, in CamelCase.")
-    message: str | None = Field(default=None, description="Explanation of the phase in one sentence.")
-    conditions: list[Condition] = Field(
+    reason: Text | None = Field(default=None, description="Reason for the phase, in CamelCase.")
+    message: Text | None = Field(default=None, description="Explanation of the phase in one sentence.")
+    conditions: Annotated[list[Condition], Field(max_length=32)] = Field(
         default=[],
         description="Conditions of the job: Created, Running, Restarting, Suspended, Stalled, Succeeded and Failed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     observed_generation: Count = Field(default=0, description="metadata.generation that the operator has acted on.")
-    image: str | None = Field(
+    image: Text | None = Field(
         default=None, description="Image of the pods where spec.image is not set; fixed when the job first ran."
     )
     attempt: AttemptNumber = Field(default=1, description="Number of the current attempt, counted from 1.")
-    ready: str | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
+    ready: Text | None = Field(default=None, description="Running pods of the current attempt, for example 3/4.")
     ready_replicas: Annotated[int, Field(ge=0, le=MAX_NODES)] | None = Field(
         default=None, description="Number of running pods of the current attempt: the first number of ready."
     )
@@ -247,17 +250,19 @@ class DDPJobStatus(Resource):
         default=None,
         description="With minNodes: the value of spec.nodes while the current attempt runs on fewer nodes; absent otherwise.",
     )
-    selector: str | None = Field(
+    selector: Text | None = Field(
         default=None,
         description="Label selector of the pods and the Service of the job, in the form of kubectl --selector.",
     )
-    replaced_pods: Annotated[list[ReplacedPod], AfterValidator(_by_rank)] = Field(
+    replaced_pods: Annotated[list[ReplacedPod], AfterValidator(_by_rank), Field(max_length=MAX_NODES)] = Field(
         default=[], description="Ranks of the current attempt whose pods were lost and replaced."
     )
     restarts: Restarts = Field(default=Restarts(), description="Restarts of the job so far.")
     progress: Progress | None = Field(default=None, description="Progress of the training.")
     failure: Failure | None = Field(default=None, description="The most recent failure.")
-    attempts: list[Failure] = Field(default=[], description="Failures of the ten most recent attempts that failed.")
+    attempts: Annotated[list[Failure], Field(max_length=100)] = Field(
+        default=[], description="Failures of the ten most recent attempts that failed."
+    )
     time: TimeSpent | None = Field(default=None, description="How the job spent its time.")
     start_time: Time | None = Field(default=None, description="Time at which the operator first acted on the job.")
     completion_time: Time | None = Field(default=None, description="Time at which the job succeeded or failed.")

@@ -1,6 +1,6 @@
 """The status of a job as the API server stores it, which a newer or an older release may have written."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,7 +10,7 @@ from ddpjob_operator.api.status import DDPJobStatus
 
 
 def status_of(body: Body) -> DDPJobStatus:
-    """The stored status. A number beyond its bounds becomes the bound; what else cannot be read is dropped, field by field.
+    """The stored status. What is beyond its bounds is cut to them; what else cannot be read is dropped, field by field.
 
     A newer release may have written a field otherwise, and with an older CRD anything may be stored.
     """
@@ -20,21 +20,30 @@ def status_of(body: Body) -> DDPJobStatus:
         found = [(e["loc"], e.get("ctx", {})) for e in error.errors(include_url=False) if e["loc"]]
     readable: Body = body
     for path, limits in found:
-        bound = limits.get("ge", limits.get("le"))
-        if bound is None:
+        if path[0] not in readable:
+            continue
+        if cut := _cut_to(limits):
+            readable = _with(readable, path, cut)
+        else:
             readable = {name: value for name, value in readable.items() if name != path[0]}
-        elif path[0] in readable:
-            readable = _with(readable, path, bound)
     return status_of(readable) if readable != body else DDPJobStatus()
 
 
-def _with(value: Any, path: tuple[int | str, ...], new: object) -> Any:
-    """The same JSON with another value at this path."""
+def _cut_to(limits: Mapping[str, Any]) -> Callable[[Any], object] | None:
+    """What brings a value within the limits that pydantic names; None where it is wrong otherwise."""
+    if "max_length" in limits:
+        return lambda long: long[: limits["max_length"]]
+    bound = limits.get("ge", limits.get("le"))
+    return None if bound is None else lambda _: bound
+
+
+def _with(value: Any, path: tuple[int | str, ...], change: Callable[[Any], object]) -> Any:
+    """The same JSON with a change of what is at this path."""
     if not path:
-        return new
+        return change(value)
     head, rest = path[0], path[1:]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    changed = {key: _with(inner, rest, new) if key == head else inner for key, inner in items}
+    changed = {key: _with(inner, rest, change) if key == head else inner for key, inner in items}
     return changed if isinstance(value, Mapping) else list(changed.values())
 
 

@@ -5,11 +5,14 @@ socket's queue in the kernel and costs this process nothing. aiohttp's server ac
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+
+logger = logging.getLogger(__name__)
 
 #: Connections that are open at the same time, and those that begin in a second: a scrape and a person's request next to it
 #: need two. Assumptions, not studied.
@@ -92,8 +95,16 @@ async def _page_for(first_line: list[str], pages: Pages) -> Page:
     match first_line:
         case ["GET", target, _]:
             page = pages.get(target.split("?")[0])
-            return await page() if page else Page(404, b"not found\n")
+            return await _made(page) if page else Page(404, b"not found\n")
         case [_, _, _]:
             return Page(405, b"only GET is served\n")
         case _:
             return Page(400, b"not a request\n")
+
+
+async def _made(page: Callable[[], Awaitable[Page]]) -> Page:
+    try:
+        return await page()
+    except Exception:
+        logger.exception("a page of the operator cannot be made")  # the others are served on
+        return Page(500, b"see the operator's log\n")

@@ -235,7 +235,10 @@ def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_name
         )
     answers = [
         (ask.create_in(empty, pod("new"), uid=invented, name="none"), NO_JOB),
-        (ask.create_in(empty, service("new"), uid=invented, name="none"), NO_JOB),
+        (
+            ask.create_in(empty, service("new", selector={names.LABEL_JOB_UID: invented}), uid=invented, name="none"),
+            NO_JOB,
+        ),
         (ask.create_in(elsewhere, pod("new"), uid=invented, name="none"), ""),  # what remains: see the chart's README
         (ask.create_in("kube-system", pod("new"), uid=invented, name="none"), SYSTEM),
         (ask.create_in(here, pod("new"), uid=invented), OTHER_JOB),

@@ -32,7 +32,10 @@ def test_the_plain_manifests_have_nothing_of_helm():
         *["ClusterRole"] * 4,
         *["ClusterRoleBinding"] * 2,
         "Deployment",
+        "NetworkPolicy",
         "Role",
         "RoleBinding",
         "ServiceAccount",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     ]

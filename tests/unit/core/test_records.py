@@ -214,6 +214,21 @@ def test_a_number_of_the_status_beyond_its_bounds_counts_as_the_bound_and_nothin
     assert (read.restarts.counted, read.restarts.in_a_row, read.restarts.furthest_step) == (0, 2, 2**53)
 
 
+def test_a_status_of_megabytes_takes_little_memory() -> None:
+    condition = {"type": "Created", "status": "True", "reason": "r" * 10**6, "lastTransitionTime": TIME}
+    failure = {"attempt": 1, "reason": "x", "message": "m" * 10**4, "time": TIME}
+    given = {
+        "attempt": 3,
+        "message": "m" * 10**6,
+        "conditions": [condition],
+        "attempts": [failure] * 2000,
+        "restarts": {"counted": 5, "countedTimes": [TIME] * 100_000},
+    }
+    read = job_of(job(**given)).status
+    assert (read.attempt, read.restarts.counted, read.condition(ConditionType.CREATED)) == (3, 5, True)
+    assert len(json.dumps(read.as_json())) < 800_000
+
+
 def test_the_template_of_a_user_is_read_whole_although_the_spec_has_a_newer_release_s_field() -> None:
     """Undeclared fields of the template were once dropped without a message: volumes, nodeSelector, priorityClassName."""
     container = {"name": "trainer", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}

@@ -91,6 +91,20 @@ async def test_every_request_has_an_answer(desk: tuple[Desk, int], request_: byt
     assert (await ask(port, request_)).split(b" ")[1] == status
 
 
+async def test_a_page_that_fails_ends_no_other() -> None:
+    async def broken() -> Page:
+        raise KeyError("status")
+
+    async def works() -> Page:
+        return Page(200, b"yes\n")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with pages.served(listener, {"/broken": broken, "/page": works}):
+        assert (await ask(port, b"GET /broken HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 500 ")
+        assert (await ask(port)).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_metrics_are_rendered_once_for_all_who_ask_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     renderings = 0
 

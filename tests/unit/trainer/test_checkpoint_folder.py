@@ -18,7 +18,7 @@ from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import PIECE_BYTES, Folder
-from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
+from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment, read_anywhere
 from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError
 from support.saved_states import folder, newest, save
 
@@ -124,6 +124,12 @@ def test_a_file_that_becomes_shorter_while_it_is_read_has_no_bytes_of_zero_at_it
     content, digest = Folder(tmp_path).read("state", lambda: os.truncate(tmp_path / "state", PIECE_BYTES))
     assert content == b"x" * PIECE_BYTES
     assert digest == hashlib.sha256(content).hexdigest()
+
+
+def test_a_folder_in_place_of_a_file_is_said_to_be_one(tmp_path):
+    (tmp_path / "weights").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"Is a directory: '.*/weights'"):
+        read_anywhere(str(tmp_path / "weights"), lambda: None)
 
 
 def test_files_of_a_crashed_writer_are_removed(tmp_path):

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session.checkpoints import files
 from ddpjob_session.checkpoints.claim import CLAIM, Claim, Fenced, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder, from_environment
@@ -23,7 +23,7 @@ def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):
 
 
 def test_a_folder_that_this_user_may_not_search_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(files, "_opened", Mock(side_effect=PermissionError(13, "Permission denied")))
     claim = Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1))
     with pytest.raises(ConfigError, match=r"cannot read it \(Permission denied\); give that uid access .*fsGroup"):
         claim.check()

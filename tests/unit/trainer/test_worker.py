@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 
 from ddpjob_ranks.distributed import Gang
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_session.checkpoints import files
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run
 from ddpjob_session.state import from_bytes
@@ -247,7 +247,7 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
     def fails(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "open", fails)
+    monkeypatch.setattr(files, "_opened", fails)
     monkeypatch.setattr(Gang, "all_gather", lambda _, value: [value])
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):

@@ -1,5 +1,6 @@
 """A folder as the storage of checkpoints: each file and its name are flushed to the disk before the next operation."""
 
+import errno
 import hashlib
 import io
 import os
@@ -147,13 +148,17 @@ def _opened(path: Path) -> io.FileIO:
     """A regular file, to be read without a buffer.
 
     Raises:
+        IsADirectoryError: it is a folder.
         ValueError: it is something else. A pipe would block whoever opens it.
     """
-    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError(f"{path} is not a regular file")
-    return file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return io.FileIO(descriptor)
+    os.close(descriptor)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise ValueError(f"{path} is not a regular file")
 
 
 def make_folder(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ddpjob_cli.rules import broken_rules
+from ddpjob_cli.rules import broken_rules, without_nulls, wrong_values
 from ddpjob_cli.volume_sources import wrong_volumes
 from ddpjob_cli.yaml_files import read_documents, read_value
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
@@ -252,10 +252,13 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
 
 
 def _spec(path: Path, job: Body) -> DDPJobSpec:
+    job = without_nulls(job)
     try:
         spec = DDPJobSpec.model_validate(job.get("spec") or {})
     except ValidationError as error:
         raise ManifestError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
+    if wrong := wrong_values(job):
+        raise ManifestError("\n".join(f"{path}: {visible(line)}" for line in wrong))
     too_large = why_too_large(job["spec"])
     if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ())]:
         raise ManifestError("\n".join(f"{path}: {line}" for line in broken))

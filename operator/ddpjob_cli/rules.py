@@ -4,6 +4,7 @@ The rules are the CEL expressions of the CRD (`x-kubernetes-validations`). They 
 defaults of the CRD. Rules for updates (`oldSelf`) do not apply, because every local job is new.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,63 @@ from ddpjob_operator.api.crd import submitted_schema
 from ddpjob_operator.api.resource import IS_STORED, Body
 
 _Schema = Mapping[str, Any]
+#: Types of JSON by their names in the schema, with what people call them in YAML.
+_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "object": (dict, "fields with values"),
+    "array": (list, "a list"),
+    "string": (str, "text, in quotes"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "a whole number, without quotes"),
+    "number": ((int, float), "a number, without quotes"),
+}
+
+
+def wrong_values(job: Body) -> list[str]:
+    """Path and fault of each value that the API server refuses for its type, or because a list may have it only once.
+
+    The models of the operator read more: they take "2" and true for a number, as other releases may have stored them.
+    """
+    schema = submitted_schema()
+    strings = {"type": "object", "additionalProperties": {"type": "string"}}
+    metadata = {"type": "object", "properties": {"labels": strings, "annotations": strings}}
+    return list(_wrong({**schema, "properties": {**schema["properties"], "metadata": metadata}}, job, ""))
+
+
+def without_nulls(job: Body) -> Body:
+    """The job without declared fields that are null, which the API server takes as left out."""
+    return dict(_without_nulls(submitted_schema(), job))
+
+
+def _without_nulls(schema: _Schema, value: Any) -> Any:
+    fields = schema.get("properties", {})
+    if isinstance(value, dict):
+        kept = {name: inner for name, inner in value.items() if inner is not None or name not in fields}
+        return {name: _without_nulls(fields.get(name, {}), inner) for name, inner in kept.items()}
+    return [_without_nulls(schema.get("items", {}), item) for item in value] if isinstance(value, list) else value
+
+
+def _wrong(schema: _Schema, value: Any, path: str) -> Iterator[str]:
+    expected, called = _TYPES.get(
+        "" if "x-kubernetes-int-or-string" in schema else schema.get("type", ""), (object, "")
+    )
+    is_whole = isinstance(value, float) and value.is_integer() and schema.get("type") == "integer"  # 2.0 is 2 in JSON
+    if not (isinstance(value, expected) or is_whole) or (isinstance(value, bool) and expected not in (bool, object)):
+        yield f"{path} is {json.dumps(value)}; expected {called}"
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            field = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+            if isinstance(field, Mapping):
+                yield from _wrong(field, inner, f"{path}.{name}".removeprefix("."))
+    if isinstance(value, list):
+        keys, seen = schema.get("x-kubernetes-list-map-keys", ()), set()
+        for index, item in enumerate(value):
+            yield from _wrong(schema.get("items", {}), item, f"{path}[{index}]")
+            key = json.dumps([item.get(key) for key in keys] if keys and isinstance(item, dict) else item)
+            if key in seen and schema.get("x-kubernetes-list-type") in ("map", "set"):
+                named = " and ".join(f"the {key} {item.get(key)}" for key in keys) or str(item)
+                yield f"{path}[{index}] has {named} as another entry before it; remove one of them"
+            seen.add(key)
 
 
 def broken_rules(job: Body) -> list[str]:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from ddpjob_operator.api.names import API_VERSION, KIND
 
+#: Stands for an image that nobody has named.
+PLACEHOLDER = "registry.example.com/ml/train:1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
@@ -32,7 +35,7 @@ def starter_file(answers: Answers, path: str = "ddpjob.yaml") -> str:
 apiVersion: {API_VERSION}
 kind: {KIND}
 metadata:
-  name: {answers.name}
+  {_field("name", answers.name)}
 spec:
   # Each node runs one pod. All pods start, restart and end together.
   nodes: {answers.nodes}
@@ -70,13 +73,21 @@ def _gpus(answers: Answers) -> str:
 
 def _program(answers: Answers) -> str:
     if answers.recipe:
-        return f"  # The built-in trainer. Everything but the recipe has a default.\n  trainer:\n    recipe: {answers.recipe}\n    # epochs: 5\n"
+        return f"  # The built-in trainer. Everything but the recipe has a default.\n  trainer:\n    {_field('recipe', answers.recipe)}\n    # epochs: 5\n"
     launcher = "torchrun" if answers.gpus_per_node > 1 else "python"
     return (
-        f"  image: {answers.image or 'registry.example.com/ml/train:1'}\n"
+        f"  {_field('image', answers.image or PLACEHOLDER)}{'' if answers.image not in ('', PLACEHOLDER) else '  # replace it by yours'}\n"
         f"  # No shell: each argument is one element. torchrun needs no flags.\n"
-        f"  command: [{launcher}, {answers.script}]\n"
+        f"  {_field('command', [launcher, answers.script])}\n"
     )
+
+
+def _field(name: str, value: str | list[str]) -> str:
+    """A field with its value, which is quoted where YAML would read something else."""
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return f"{name}: {text.removesuffix('...' + chr(10)).strip()}"
 
 
 def _restart(answers: Answers) -> str:

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ def command(
       ddpjob init --gpus 0 --recipe digits
     """
     from ddpjob_cli.output import note
-    from ddpjob_cli.starter import Answers, starter_file
+    from ddpjob_cli.starter import PLACEHOLDER, Answers, starter_file
     from ddpjob_operator.core.job_names import valid_name
 
     if script and recipe:
@@ -45,19 +46,20 @@ def command(
         if not script:
             recipe = typer.prompt("Recipe", default="digits", err=True)
     if asks and script and not image:
-        image = typer.prompt("Image that contains it", default="registry.example.com/ml/train:1", err=True)
+        image = typer.prompt("Image that contains it", default=PLACEHOLDER, err=True)
     if asks and nodes is None:
         nodes = typer.prompt("Nodes", default=2, type=int, err=True)
     if asks and gpus is None:
         gpus = typer.prompt("GPUs on each node (0: CPUs)", default=0 if recipe == "digits" else 1, type=int, err=True)
     answers = Answers(
         name=name or valid_name(Path.cwd().name),
-        nodes=nodes or 2,
+        nodes=2 if nodes is None else nodes,
         gpus_per_node=gpus or 0,
         script=script or "",
         recipe=recipe or ("" if script else "digits"),
         image=image or "",
     )
+    _check(starter_file(answers))
     if str(file) == "-":
         print(starter_file(answers), end="")
         return
@@ -65,3 +67,16 @@ def command(
         raise ValueError(f"{file} exists; give another name, or --force to overwrite it")
     file.write_text(starter_file(answers, shlex.quote(str(file))), encoding="utf-8")
     note(f"wrote {file}; next: ddpjob validate {file}, then ddpjob run {file} --local or ddpjob run {file}")
+
+
+def _check(text: str) -> None:
+    """Refuse answers of which no valid job can be made, before anything is written."""
+    from ddpjob_cli.manifest import ManifestError, read_manifest
+
+    with TemporaryDirectory() as folder:
+        draft = Path(folder) / "ddpjob.yaml"
+        draft.write_text(text, encoding="utf-8")
+        try:
+            read_manifest(draft)
+        except ManifestError as error:
+            raise ValueError(str(error).replace(f"{draft}: ", "init: ")) from None

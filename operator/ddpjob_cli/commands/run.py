@@ -1,5 +1,7 @@
 """`ddpjob run`."""
 
+import shlex
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,12 +33,42 @@ class WithProgram(TyperCommand):
     """Takes what follows `--` as the program of the job, in `ctx.obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what comes before `--`."""
+        """Parse what comes before `--`. What people type first has no `--`, or leaves python out: the error has the whole command."""
         position = args.index("--") if "--" in args else len(args)
         ctx.obj = args[position + 1 :]
+        start = self._end_of_options(args[:position])
+        if position == len(args) and start < position and _is_program(args[start]):
+            self._refuse(ctx, "found a command without -- before it", args[:start], args[start:])
+        if ctx.obj and ctx.obj[0].startswith("-"):
+            end = self._end_of_options(ctx.obj)
+            self._refuse(
+                ctx, f"found the option {ctx.obj[0]} behind --", [*args[:position], *ctx.obj[:end]], ctx.obj[end:]
+            )
+        if ctx.obj and ctx.obj[0].endswith(".py") and shutil.which(ctx.obj[0]) is None:
+            self._refuse(ctx, f"{ctx.obj[0]} is no program", args[:position], ctx.obj)
         if position < len(args) and not ctx.obj:
             ctx.fail("found no command after --; give one, such as: ddpjob run --nodes 2 -- torchrun train.py")
         return super().parse_args(ctx, args[:position])
+
+    def _end_of_options(self, args: list[str]) -> int:
+        """How many words are options and their values."""
+        with_value = {name for param in self.params if not getattr(param, "is_flag", False) for name in param.opts}
+        end = 0
+        while end < len(args) and args[end].startswith("-"):
+            end += 2 if args[end] in with_value else 1
+        return end
+
+    def _refuse(self, ctx: Any, fault: str, options: list[str], program: list[str]) -> None:
+        launcher = ["python"] if program and program[0].endswith(".py") else []
+        words = shlex.join([*options, "--", *launcher, *program])
+        raise CommandError(
+            f"run: {fault}; this is the command: {ctx.command_path} {words}"
+        )  # on one line, to be copied
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word in the place of FILE is a script or a program, and no file of a job."""
+    return word.endswith(".py") or not (Path(word).exists() or shutil.which(word) is None)
 
 
 COMMAND_CLASS = WithProgram

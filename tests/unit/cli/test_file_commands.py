@@ -61,6 +61,29 @@ def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["init", str(tmp_path / "link.yaml"), "--recipe", "digits"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "command", "message"),
+    [
+        (["--script", "a b: c.py"], ["python", "a b: c.py"], ""),
+        (["--script", "- [x].py"], ["python", "- [x].py"], ""),
+        (["--script", "yes", "--image", "3"], ["python", "yes"], ""),
+        (["--recipe", "2"], None, "init: spec.trainer.recipe is '2'"),
+        (["--recipe", "digits", "--name", "Bad_Name"], None, "init: metadata.name is 'Bad_Name'; expected at most"),
+        (["--recipe", "digits", "--name", "yes"], None, ""),
+    ],
+)
+def test_init_writes_only_what_validate_accepts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], command: object, message: str
+) -> None:
+    file = tmp_path / "ddpjob.yaml"
+    assert main(["init", str(file), *options]) == (2 if message else 0)
+    assert message in capsys.readouterr().err
+    assert file.exists() is not bool(message)
+    if not message:
+        assert main(["validate", str(file)]) == 0
+        assert yaml.safe_load(file.read_text())["spec"].get("command") == command
+
+
 def test_validate_reports_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(starter_file(ANSWERS).replace("nodes: 2", "nodes: 0").replace("gpusPerNode", "gpus"))

@@ -1,5 +1,6 @@
 """`ddpjob run -- COMMAND`: the job that it makes, without a cluster."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_command_on_this_machine_is_not_restarted_unless_asked_for(
         (["--", "python", "trian.py"], "trian.py is not among the 2 files of"),
         (["--gpus", "2", "--", "python", "train.py"], "start a launcher instead, for example [torchrun, train.py]"),
         (["--nodes", "2"], "give a FILE, or a command after --"),
-        (["train.py"], "to run it: ddpjob run -- python train.py"),
+        (["train.py"], "this is the command: ddpjob run -- python train.py"),
         (["job.yaml", "--", "python", "train.py"], "found both job.yaml and a command"),
         (["--"], "found no command after --"),
         (["--local", "--detach", "--", "python", "train.py"], "need a cluster; leave out --local"),
@@ -103,3 +104,24 @@ def test_a_command_on_this_machine_is_not_restarted_unless_asked_for(
 def test_wrong_use_says_what_to_do(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("--local --nodes 2 python train.py", "--local --nodes 2 -- python train.py"),
+        ("--local train.py --epochs 3", "--local -- python train.py --epochs 3"),
+        ("train.py", "-- python train.py"),
+        ("-n team python -m pkg.train 'a b'", "-n team -- python -m pkg.train 'a b'"),
+        ("--nodes=2 --local -- train.py", "--nodes=2 --local -- python train.py"),
+        ("--local -- --nodes 2 python train.py", "--local --nodes 2 -- python train.py"),
+        ("-- --nodes 2 train.py", "--nodes 2 -- python train.py"),
+    ],
+)
+def test_what_everybody_types_first_is_answered_with_the_whole_command(
+    words: str, command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    assert main(["run", *shlex.split(words)]) == 2
+    assert f"this is the command: ddpjob run {command}" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def play(failure: SeededFailure, cluster) -> tuple[str, str]:
         try:
             testbed.wait_for(
                 f"job {job.name} to fail by {failure.reason}",
-                lambda: job.status.get("failure", {}).get("reason") == failure.reason,
+                lambda: job.status.get("reason") == failure.reason,
             )
             job.wait_phase("Failed")
             if failure.logged:

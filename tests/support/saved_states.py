@@ -1,6 +1,7 @@
 """States as torch.save writes them, a part that is no module, and checkpoints of a few bytes."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.memory.state_memory import StateMemory
 
 
 class Sampler:
@@ -49,3 +51,11 @@ def folder(path: Path, *, uid: str = "u1", attempt: int = 1, replacement: int = 
     opened = CheckpointFolder(claim=Claim(storage=Folder(path), owner=owner), keep=keep, report=lambda _: None)
     opened.open()
     return opened
+
+
+def restored(memory: StateMemory, moved: Callable[[], None], *, at_least: int = 0) -> bool:
+    """Whether a state was found in memory, which is loaded then."""
+    found = memory.find(moved, at_least=at_least)
+    if found is not None:
+        memory.load(found)
+    return found is not None

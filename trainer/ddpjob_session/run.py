@@ -36,7 +36,7 @@ from ddpjob_session.step_trace import StepTrace
 class Run:
     """This rank among the others, and what it needs around its steps: checkpoints, stop agreement, reports.
 
-    `restore` comes first and `begin` right before the first step; only then can the other methods be called.
+    `restore` comes first, after `find` where that is needed, and `begin` right before the first step; only then can the other methods be called.
     """
 
     def __init__(
@@ -62,23 +62,24 @@ class Run:
         mine = self.checkpoints if gang.rank == 0 else None
         self.writer = CheckpointWriter(mine, report, gang.device, is_wrong=self.has_lost_collectives)
         self.stop: StopAgreement
-        self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
+        self._newest: folder.Manifest | None = None  # on rank 0: what was read
+        self._found: dict[str, Any] | None = None  # until it is loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
         if self._generation is not None:
             self._generation.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
 
-    def restore(self, state: State) -> None:
-        """Load the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
+    def find(self, state: State) -> None:
+        """Find the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
 
-        The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
-        fits and has steps left.
+        `found_step` is then the number of steps that it holds. Of `state` nothing changes until `restore`. The folder is
+        claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint fits and has steps left.
         """
         self.state = state
         if self._generation is not None and self._keeps_memory:
             self._memory = self._memory_of(self._generation)
-            if self._generation.number > 1 and self._restore_from(self._memory):
+            if self._generation.number > 1 and self._find_in(self._memory):
                 return
         if self.checkpoints is None:
             self.report.say(
@@ -88,9 +89,33 @@ class Run:
             return
         if self.gang.rank == 0:
             self.checkpoints.claim.check()
-        self._load_newest(self.checkpoints)
-        if not self.resumed:
+        self._found = self._read_newest(self.checkpoints)
+        if self._found is None:
             self.report.say(f"no complete checkpoint in {self.checkpoints.location}: starting at step 0")
+
+    @property
+    def found_step(self) -> int:
+        """Number of steps that the state holds which `restore` loads; 0 if there is none."""
+        step: int = 0 if self._found is None else self._found["step"]
+        return step
+
+    def restore(self, state: State) -> None:
+        """Load what `find` has found, if it was called, or finds now."""
+        if not hasattr(self, "state"):
+            self.find(state)
+        content, self._found = self._found, None
+        if content is None:
+            return
+        if self._from_memory:
+            assert self._memory is not None
+            self._memory.load(content)
+            lost = (
+                ": no step is lost" if self._memory.has_last_step else "; later steps, if there were any, are repeated"
+            )
+            self.resumed = True
+            self.report.say(f"resumed from step {state.step} in memory{lost}")
+        else:
+            self._load(content)
 
     @property
     def can_resume(self) -> bool:
@@ -125,8 +150,8 @@ class Run:
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
-            if not self._from_memory:
-                self._load_newest(self.checkpoints)
+            if not self._from_memory and (newer := self._read_newest(self.checkpoints)) is not None:
+                self._load(newer)
         elif self.resumed and not self._from_memory:
             self.report.say(
                 f"nothing to train: the checkpoint is of step {self.state.step} of {total_steps};"
@@ -267,15 +292,14 @@ class Run:
         """Whether what a GPU computes now may be wrong, since a collective was aborted."""
         return self._watchdog is not None and self._watchdog.has_lost_collectives
 
-    def _restore_from(self, memory: StateMemory) -> bool:
-        """Load the newest state in memory; False if there is none, or if rank 0 knows a checkpoint that is newer."""
+    def _find_in(self, memory: StateMemory) -> bool:
+        """Find the newest state in memory; False if there is none, or if rank 0 knows a checkpoint that is newer."""
         saved = self.checkpoints.newest_step() if self.checkpoints and self.gang.rank == 0 else None
-        if not memory.restore(self.timeline.moved, at_least=saved or 0):
+        self._found = memory.find(self.timeline.moved, at_least=saved or 0)
+        if self._found is None:
             return False
         self.writer.newest_step = saved
-        self.resumed = self._from_memory = True
-        lost = ": no step is lost" if memory.has_last_step else "; later steps, if there were any, are repeated"
-        self.report.say(f"resumed from step {self.state.step} in memory{lost}")
+        self._from_memory = True
         return True
 
     def _restarts_before(self, current: generation.Generation) -> InPlaceRestarts:
@@ -289,8 +313,8 @@ class Run:
         place = f" at step {self.state.step}" if has_last_step else f", continued from step {self.state.step}"
         return InPlaceRestarts(number=current.number - 1, cause=f"{cause}{place}", joined_replacements=joined)
 
-    def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
-        """Load the newest checkpoint, unless it is the one that is loaded.
+    def _read_newest(self, checkpoints: folder.CheckpointFolder) -> dict[str, Any] | None:
+        """What the newest checkpoint holds, on all ranks; None if there is none, or if it was read before.
 
         Reading and sending takes longer than the watchdog's limit for some files, so each piece counts as progress.
         """
@@ -299,12 +323,14 @@ class Run:
         if found is not None:
             self._newest, self.writer.newest_step = found[0], found[0].step
         payload = self.gang.broadcast_bytes(None if found is None else found[1], moved)
-        if payload is not None:
-            content = from_bytes(payload)
-            del payload, found  # as much memory as the state, of which loading makes copies
-            saved_by = self.state.load(content)
-            self.resumed = True
-            self.report.say(f"resumed from step {self.state.step} in {checkpoints.location}, {saved_by}")
+        del found  # as much memory as the state, of which loading makes copies
+        return None if payload is None else from_bytes(payload)
+
+    def _load(self, content: dict[str, Any]) -> None:
+        assert self.checkpoints is not None
+        saved_by = self.state.load(content)
+        self.resumed = True
+        self.report.say(f"resumed from step {self.state.step} in {self.checkpoints.location}, {saved_by}")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,16 +23,10 @@ from ddpjob_session import generators, replica, sources
 from ddpjob_session.observers import Observer
 from ddpjob_session.run import joined
 from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
+from ddpjob_session.steps import Steps, Stopped
 
 #: A metric is reported at most once in this time, so that scripts can report it in each step.
 REPORT_SECONDS = 1.0
-
-
-class Stopped(BaseException):
-    """All ranks agreed to stop. It leaves the loop and the `with` block of the session, which saves and exits.
-
-    No subclass of Exception, so that a script's own `except Exception` does not keep it from leaving.
-    """
 
 
 class Session:
@@ -81,9 +75,11 @@ class Session:
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
         self._began = time.monotonic()
         self._state: State | None = None
+        self._is_tracked = False
+        self._told: int | None = None  # by `steps_done`
         self._replicas: list[DistributedDataParallel] = []
         self._leaving = ExitStack()
-        self._total: int | None = None  # until the loop begins
+        self._steps: Steps | None = None  # until the loop begins
         self._saved_at = -math.inf
         self._saved_step: int | None = None
         self._save_asked = False
@@ -114,14 +110,16 @@ class Session:
         if error is not None and not stopped and not exited:
             self._leaving.__exit__(kind, error, trace)  # ends the process
         with self._leaving:
-            if exited and self._total is not None and (step := self._run.state.step) < self._total:
+            if (steps := self._steps) is not None and not stopped:
+                steps.close()
+            if exited and steps is not None and steps.done < steps.total:
                 raise RuntimeError(  # other ranks may continue, and would wait for this one
-                    f"sys.exit(0) within the loop after step {step} of {self._total}: other ranks cannot know that this one"
-                    " ends; to end the training early, leave the loop by `break` on all ranks after the same step"
+                    f"sys.exit(0) within the loop after step {steps.done} of {steps.total}: other ranks cannot know that this"
+                    " one ends; to end the training early, leave the loop by `break` on all ranks after the same step"
                 ) from None
             if not stopped:
                 self._wait_for_others()
-            if self._total is not None:
+            if steps is not None:
                 self.save()
                 self._run.finish()
                 self._run.write_evidence(complete=not stopped)
@@ -131,21 +129,42 @@ class Session:
             raise SystemExit(self._run.stopped()) from None
 
     def _wait_for_others(self) -> None:
-        if self._total is None:
+        if self._steps is None:
             self._run.wait_for_others("the `with` block of its session before the loop", is_early=False)
             return
-        step, total = self._run.state.step, self._total
-        if step == total:  # ranks that leave the last step by `break` save as those do that finish it
-            self.save()
+        step, total = self._steps.done, self._steps.total
         self._run.wait_for_others(f"the loop after step {step} of {total}", is_early=step < total)
 
     def replicate(self, model: nn.Module, **options: Any) -> DistributedDataParallel:
         """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""
+        return self.adopt(replica.replicate(model.to(self.device), self._run.gang, **options))
+
+    def adopt(self, replicated: DistributedDataParallel) -> DistributedDataParallel:
+        """Make a model that somebody else has wrapped, such as a framework, as exact as one of `replicate`. Returns the model.
+
+        To be called before its first backward pass, on all ranks.
+        """
         self._run.count_call()
-        replicated = replica.replicate(model.to(self.device), self._run.gang, **options)
         replica.settle_buckets(replicated)
         self._replicas.append(replicated)
         return replicated
+
+    def steps_done(self) -> int:
+        """The number of steps done, in all attempts: of the state that `track` will load, 0 without one; later, of the state.
+
+        So a framework can find its place in the data before it makes the parts that are tracked. All ranks call it.
+        """
+        state = self._find_state()
+        self._told = state.step if self._is_tracked else self._run.found_step
+        return self._told
+
+    def _find_state(self) -> State:
+        if self._state is None:
+            self._run.count_call()
+            program = f"script {Path(sys.argv[0]).name}"
+            self._state = ScriptState({}, program=program, world_size=self.world_size, settings=self._compared)
+            self._run.find(self._state)
+        return self._state
 
     def track(self, **parts: Stateful) -> State:
         """Make these parts the state of the training, and load the newest checkpoint into them if there is one.
@@ -161,7 +180,7 @@ class Session:
         Raises:
             ValueError: it was called before, or a part has a name that is reserved or no `state_dict`.
         """
-        if self._state is not None:
+        if self._is_tracked:
             raise ValueError("Session.track: it was called before; call it once, with all parts")
         for name, part in parts.items():
             if name in RESERVED or not isinstance(part, Stateful):
@@ -170,18 +189,20 @@ class Session:
         bare = {
             name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in parts.items()
         }
-        program = f"script {Path(sys.argv[0]).name}"
-        self._state = ScriptState(bare, program=program, world_size=self.world_size, settings=self._compared)
-        self._state.check_loadable()
+        state = self._find_state()
+        state.parts = bare
+        state.check_loadable()
         self._run.count_call()
-        self._run.restore(self._state)
-        return self._state
+        self._run.restore(state)
+        self._is_tracked = True
+        return state
 
-    def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Iterator[int]:
+    def steps(self, total: int, *, checkpoint_every: int = 0, checkpoint_every_seconds: float = 600.0) -> Steps:
         """The numbers of the steps that are left, from the step at which the last attempt stopped to `total - 1`.
 
         Each time the loop comes back for the next number, the step before it is done. A step that is left by `break` is
-        done too, and ends the training. All ranks stop after the same step.
+        done too, and ends the training. All ranks stop after the same step. A loop that is not yours calls `begin_step` and
+        `end_step` of what this returns instead.
 
         Args:
             total: Number of steps of the whole training.
@@ -192,16 +213,16 @@ class Session:
             RuntimeError: it was called before.
             ConfigError: `track` was not called, and there is a place for checkpoints, or restarts in place keep the state.
         """
-        if self._total is not None:
+        if self._steps is not None:
             raise RuntimeError("Session.steps: it was called before; call it once, with the steps of all epochs")
         run = self._run
-        if self._state is None and run.can_resume:
+        if not self._is_tracked and run.can_resume:
             raise ConfigError(
                 "Session.steps: Session.track was not called, so a checkpoint would hold no weights, and a restart would"
                 " continue with new ones; call session.track(model=model, optimizer=optimizer) before session.steps, or"
                 " session.track() if the number of steps is the whole state"
             )
-        state = self._state or self.track()
+        state = self._find_state() if self._is_tracked else self.track()
         run.count_call()
         if self.rank == 0:
             run.report.watch(self._observers)
@@ -211,28 +232,27 @@ class Session:
             settings=self._settings,
             replicas=self._replicas,
         )
-        self._total = total
-        self._saved_at = time.monotonic()
-        if state.random is not None and self.rank < len(state.random):
-            generators.restore(state.random[self.rank], self.device)
-        first = state.step
-        while state.step < total:
-            if run.stop_reached():
-                raise Stopped
-            if (
-                self._save_asked
-                or run.stop.save_agreed
-                or (checkpoint_every and state.step > first and state.step % checkpoint_every == 0)
-            ):
+        self._saved_at, first = time.monotonic(), state.step
+        if self._told not in (None, first):
+            raise RuntimeError(
+                f"Session.steps_done: it returned {self._told}, and then an earlier attempt completed a checkpoint of step"
+                f" {first}; this attempt ends, so that the next one begins there"
+            )
+
+        def before_step() -> None:
+            if state.step == first:  # as close to the first step as they were to that step when they were saved
+                self._restore_generators()
+            is_nth = checkpoint_every > 0 and state.step > first and state.step % checkpoint_every == 0
+            if self._save_asked or run.stop.save_agreed or is_nth:
                 self.save()
-            run.timeline.enter(Phase.STEP)
-            try:
-                yield state.step
-            except GeneratorExit:
-                run.step_done(is_left=True)
-                raise
-            run.step_done()
-        self.save()
+
+        self._steps = Steps(run, total, before_step=before_step, at_end=self.save)
+        return self._steps
+
+    def _restore_generators(self) -> None:
+        drawn = self._run.state.random
+        if drawn is not None and self.rank < len(drawn):
+            generators.restore(drawn[self.rank], self.device)
 
     def report(self, **metrics: float | torch.Tensor) -> None:
         """Show metrics of the current step, such as `loss`: in a log line and in the progress line that the operator reads.
@@ -243,11 +263,11 @@ class Session:
         Raises:
             RuntimeError: the loop over `steps` has not begun.
         """
-        self._check_begun("report")
+        steps = self._begun("report")
         self.keep_alive()
         now = time.monotonic()
         recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
-        if self.rank != 0 or (recent and self._run.state.step + 1 != self._total):
+        if self.rank != 0 or (recent and steps.done + 1 != steps.total):
             return
         self._reported_at.update(dict.fromkeys(metrics, now))
         self._run.report.log_metrics(
@@ -265,7 +285,7 @@ class Session:
         Raises:
             RuntimeError: the loop over `steps` has not begun.
         """
-        self._check_begun("save")
+        self._begun("save")
         run = self._run
         self._save_asked = run.timeline.mark.phase is Phase.STEP
         if self._save_asked or self._saved_step == run.state.step:
@@ -277,11 +297,12 @@ class Session:
         run.stop.save_agreed = False
         self._saved_at, self._saved_step = time.monotonic(), run.state.step
 
-    def _check_begun(self, method: str) -> None:
-        if self._total is None:
+    def _begun(self, method: str) -> Steps:
+        if self._steps is None:
             raise RuntimeError(
                 f"Session.{method}: the loop over Session.steps has not begun; call it within the loop or after it"
             )
+        return self._steps
 
     def keep_alive(self) -> None:
         """Show the watchdog and the operator that there is progress, within a step that takes long, such as one with an evaluation."""

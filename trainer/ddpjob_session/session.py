@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.errors import ConfigError
@@ -20,6 +21,7 @@ from ddpjob_ranks.launch import identity
 from ddpjob_ranks.limits import Limits
 from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
+from ddpjob_session.batches import Epochs
 from ddpjob_session.observers import Observer
 from ddpjob_session.run import joined
 from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
@@ -74,8 +76,9 @@ class Session:
         self._keep = keep_checkpoints
         self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
         self._began = time.monotonic()
-        self._state: State | None = None
+        self._state: ScriptState | None = None
         self._is_tracked = False
+        self._num_loaders = 0
         self._told: int | None = None  # by `steps_done`
         self._replicas: list[DistributedDataParallel] = []
         self._leaving = ExitStack()
@@ -158,7 +161,7 @@ class Session:
         self._told = state.step if self._is_tracked else self._run.found_step
         return self._told
 
-    def _find_state(self) -> State:
+    def _find_state(self) -> ScriptState:
         if self._state is None:
             self._run.count_call()
             program = f"script {Path(sys.argv[0]).name}"
@@ -249,6 +252,37 @@ class Session:
         self._steps = Steps(run, total, before_step=before_step, at_end=self.save)
         return self._steps
 
+    def batches(self, loader: DataLoader[Any], *, per_step: int = 1, seed: int = 0) -> Iterator[Any]:
+        """The batches of a DataLoader, epoch after epoch without end, from those of the next step on.
+
+        They are found by their indices, so nothing that is done is read again. `set_epoch` is called for each epoch. The
+        loader needs a map-style data set. With another number of ranks the order goes on if all ranks together read as many
+        samples in a step as before.
+
+        Args:
+            loader: Of the samples of this rank; its sampler splits them, as DistributedSampler does.
+            per_step: Number of batches that each step takes.
+            seed: Of the order, where the sampler has no `set_epoch`, and of what the data set draws, such as augmentation.
+
+        Raises:
+            ValueError: the data have no indices, so the position is a state of their own.
+            ConfigError: when the first batch is taken: a step has another number of samples than in the checkpoint.
+        """
+        epochs = Epochs(loader, seed=seed, rank=self.rank)
+        name, self._num_loaders = str(self._num_loaders), self._num_loaders + 1
+
+        def coming() -> Iterator[Any]:
+            step = self._begun("batches").done
+            if (shape := epochs.shape) is not None:
+                place = [shape[0] * per_step * self.world_size, shape[1] / per_step]
+                before = self._find_state().places.get(name, place)
+                if step and place != before:
+                    raise ConfigError(_another_place(step, place, before))
+                self._find_state().places[name] = place
+            yield from epochs.from_batch(step * per_step, self.keep_alive)
+
+        return coming()
+
     def _restore_generators(self) -> None:
         drawn = self._run.state.random
         if drawn is not None and self.rank < len(drawn):
@@ -312,6 +346,15 @@ class Session:
     def print(self, text: object) -> None:
         """Print a line, on rank 0 only."""
         self._run.report.say(str(text))
+
+
+def _another_place(step: int, place: Sequence[float], before: Sequence[float]) -> str:
+    return (
+        f"Session.batches: a step has {place[0]:g} samples on all ranks together and an epoch of {place[1]:g} steps; when the"
+        f" checkpoint at step {step} was saved, it had {before[0]:g} samples and an epoch of {before[1]:g} steps, so step"
+        f" {step} is another place in the data; set the batch size of each rank so that all ranks together read"
+        f" {before[0]:g} samples in a step, or rename the job or remove its checkpoint folder to start from step 0"
+    )
 
 
 def _this_worker() -> identity.Worker:

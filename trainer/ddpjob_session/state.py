@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Values of these types are saved and loaded whatever they are; another one may contain anything, such as a set.
 PLAIN = int | float | bool | str | bytes | None
 #: What else the checkpoint of a script holds; no part may have one of these names.
-RESERVED = ("step", "world_size", "random", "session_settings")
+RESERVED = ("step", "world_size", "random", "session_settings", "places")
 
 
 @runtime_checkable
@@ -126,14 +126,19 @@ class ScriptState(State):
             if " at 0x" not in value
         }
 
+        self.places: dict[str, list[float]] = {}
+        """Of each loader, by number: the samples in a step, and the steps in an epoch, by which a step is a place in the data."""
+
     def content(self) -> dict[str, Any]:
         """See `State`."""
-        return {**super().content(), **({"session_settings": self._digests} if self._digests else {})}
+        more = {"session_settings": self._digests, "places": self.places}
+        return {**super().content(), **{name: value for name, value in more.items() if value}}
 
     def load(self, content: dict[str, Any]) -> str:
         """See `State`. A setting that only this run or the one that saved has is no change."""
         saved = content.get("session_settings", {})
         saved_by = super().load(content)
+        self.places = content.get("places", {})
         changed = [name for name, digest in self._digests.items() if saved.get(name, digest) != digest]
         if changed:
             saved_by += (

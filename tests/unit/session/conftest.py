@@ -1,6 +1,7 @@
 """Sessions of one rank, in the process of the test, with a folder for checkpoints."""
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +16,13 @@ from ddpjob_session import ending, run
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
 
 
-class EndedError(Exception):
-    """A session has ended its process, with this exit code."""
-
-
 @pytest.fixture
 def stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Whether the session is asked to stop: `received`. It takes no signal of pytest's, and ends no process."""
     asked = SimpleNamespace(received=False, ignore=lambda: None)
     monkeypatch.setattr(run, "StopRequest", lambda: asked)
 
-    def leave(code: int) -> None:
-        raise EndedError(code)
-
-    monkeypatch.setattr(ending, "leave", leave)
+    monkeypatch.setattr(ending, "leave", sys.exit)
     with mock.patch.dict(os.environ):  # a session sets the variables of its rank
         for name in VARIABLES:
             os.environ.pop(name, None)

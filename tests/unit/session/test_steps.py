@@ -18,7 +18,8 @@ class Framework:
 
     def __init__(self, total: int) -> None:
         torch.manual_seed(0)
-        self.total, self.losses = total, []
+        self.total = total
+        self.losses: list[float] = []
         self.steps: Any = None
         self.model = DistributedDataParallel(nn.Linear(2, 1))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)

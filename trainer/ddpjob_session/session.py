@@ -4,8 +4,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,9 +23,11 @@ from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import generators, replica, sources
 from ddpjob_session.batches import Epochs
 from ddpjob_session.observers import Observer
+from ddpjob_session.optimizer_steps import OptimizerSteps
 from ddpjob_session.run import joined
-from ddpjob_session.state import RESERVED, ScriptState, State, Stateful
-from ddpjob_session.steps import Steps, Stopped
+from ddpjob_session.settings import text_of
+from ddpjob_session.state import RESERVED, ScriptState, State, Stateful, digests, fingerprints
+from ddpjob_session.steps import Policy, Steps, Stopped
 
 #: A metric is reported at most once in this time, so that scripts can report it in each step.
 REPORT_SECONDS = 1.0
@@ -47,6 +49,8 @@ class Session:
         first_step_timeout_seconds: Longest time without progress until the first step is done. Then the watchdog ends the
             run with exit code 70 and names the rank that is late.
         step_timeout_seconds: The same after the first step.
+        setup_timeout_seconds: The same before the loop, where a script may prepare data.
+        evaluation_timeout_seconds: The same within `evaluating`.
         observers: Objects that receive rank 0's metrics, in addition to TensorBoard's event files (`Observer`).
 
     Attributes:
@@ -68,17 +72,23 @@ class Session:
         keep_checkpoints: int = 3,
         first_step_timeout_seconds: float = 600.0,
         step_timeout_seconds: float = 300.0,
+        setup_timeout_seconds: float = 3600.0,
+        evaluation_timeout_seconds: float = 900.0,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._observers = observers
         self._settings = settings or {}
-        self._compared = {str(name): str(value) for name, value in self._settings.items()}
+        self._compared = {str(name): text_of(value) for name, value in self._settings.items()}
         self._keep = keep_checkpoints
-        self._limits = Limits(first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds)
+        more: dict[str, float] = {Phase.SETUP: setup_timeout_seconds, Phase.EVALUATE: evaluation_timeout_seconds}
+        self._limits = Limits(
+            first_step_seconds=first_step_timeout_seconds, step_seconds=step_timeout_seconds, more=more
+        )
         self._began = time.monotonic()
         self._state: ScriptState | None = None
         self._is_tracked = False
         self._num_loaders = 0
+        self._different: set[str] = set()  # parts of which the log says that ranks differ
         self._told: int | None = None  # by `steps_done`
         self._replicas: list[DistributedDataParallel] = []
         self._leaving = ExitStack()
@@ -135,8 +145,8 @@ class Session:
         if self._steps is None:
             self._run.wait_for_others("the `with` block of its session before the loop", is_early=False)
             return
-        step, total = self._steps.done, self._steps.total
-        self._run.wait_for_others(f"the loop after step {step} of {total}", is_early=step < total)
+        step, total = self._run.timeline.mark.step, self._steps.total
+        self._run.wait_for_others(f"the loop after step {step} of {total}", is_early=self._steps.done < total)
 
     def replicate(self, model: nn.Module, **options: Any) -> DistributedDataParallel:
         """The model on the device and in DistributedDataParallel, which takes the options; equal on all ranks."""
@@ -148,7 +158,8 @@ class Session:
         To be called before its first backward pass, on all ranks.
         """
         self._run.count_call()
-        replica.settle_buckets(replicated)
+        if why := replica.settle_buckets(replicated):
+            self.print(f"a resumed run may differ from one that was not interrupted in the last bits: {why}")
         self._replicas.append(replicated)
         return replicated
 
@@ -169,10 +180,16 @@ class Session:
             self._run.find(self._state)
         return self._state
 
-    def track(self, **parts: Stateful) -> State:
+    def track(
+        self, *, per_rank: Mapping[str, Stateful] | None = None, new: Collection[str] = (), **parts: Stateful
+    ) -> State:
         """Make these parts the state of the training, and load the newest checkpoint into them if there is one.
 
         Args:
+            per_rank: Parts that each rank has of its own, by name, such as the position of a stream of data: saved for each
+                rank. On another number of ranks they are refused, unless the part has a method
+                `load_state_dicts(states, rank, world_size)`, which gets those of all ranks.
+            new: Names of parts that a checkpoint may lack, since it is older than they are; they stay as they are.
             parts: By name, whatever has `state_dict` and `load_state_dict`: model, optimizer, scheduler, sampler, scaler.
                 Each must be equal on all ranks, as rank 0's is saved. A model that is replicated is saved without DDP.
                 Without parts only the number of steps and the generators of random numbers are saved.
@@ -185,7 +202,8 @@ class Session:
         """
         if self._is_tracked:
             raise ValueError("Session.track: it was called before; call it once, with all parts")
-        for name, part in parts.items():
+        own = per_rank or {}
+        for name, part in (*own.items(), *parts.items()):
             if name in RESERVED or not isinstance(part, Stateful):
                 wrong = "the name is reserved" if name in RESERVED else f"{type(part).__name__} has no state_dict"
                 raise ValueError(f"Session.track: {name}: {wrong}")
@@ -193,10 +211,11 @@ class Session:
             name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in parts.items()
         }
         state = self._find_state()
-        state.parts = bare
+        state.parts, state.own, state.new = bare, own, new
         state.check_loadable()
         self._run.count_call()
         self._run.restore(state)
+        self._name_differences(self._run.gang.all_gather(fingerprints(state) | digests(state)))
         self._is_tracked = True
         return state
 
@@ -235,22 +254,41 @@ class Session:
             settings=self._settings,
             replicas=self._replicas,
         )
-        self._saved_at, first = time.monotonic(), state.step
-        if self._told not in (None, first):
+        self._saved_at = time.monotonic()
+        if self._told not in (None, state.step):
             raise RuntimeError(
                 f"Session.steps_done: it returned {self._told}, and then an earlier attempt completed a checkpoint of step"
-                f" {first}; this attempt ends, so that the next one begins there"
+                f" {state.step}; this attempt ends, so that the next one begins there"
             )
-
-        def before_step() -> None:
-            if state.step == first:  # as close to the first step as they were to that step when they were saved
-                self._restore_generators()
-            is_nth = checkpoint_every > 0 and state.step > first and state.step % checkpoint_every == 0
-            if self._save_asked or run.stop.save_agreed or is_nth:
-                self.save()
-
-        self._steps = Steps(run, total, before_step=before_step, at_end=self.save)
+        self._optimizers = OptimizerSteps(state)
+        self._leaving.callback(self._optimizers.close)
+        policy = _Saving(self, state, first=state.step, every=checkpoint_every)
+        self._steps = Steps(run, total, policy=policy, optimizers=self._optimizers)
         return self._steps
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Callable[[], None]]:
+        """A context for an evaluation, as the last part of a step: a phase with a limit of its own, in which nothing counts as hung.
+
+        It gives a function to be called now and then, such as for each batch, equally often on all ranks. That shows progress,
+        and ends the evaluation once all ranks agreed to stop: the step then counts as done if an optimizer has made its step,
+        and what follows in the step is not done again, such as a scheduler that needs the result.
+
+        Raises:
+            RuntimeError: the loop over `steps` has not begun.
+        """
+        steps, run = self._begun("evaluating"), self._run
+        before = run.timeline.mark.phase
+
+        def go_on() -> None:
+            run.keep_alive()
+            if run.stop.reached(ask_now=True):
+                steps.stop_within()
+
+        run.timeline.enter(Phase.EVALUATE)
+        with run.report.phase(contract.PHASE_EVALUATE):
+            yield go_on
+        run.timeline.enter(before)
 
     def batches(self, loader: DataLoader[Any], *, per_step: int = 1, seed: int = 0) -> Iterator[Any]:
         """The batches of a DataLoader, epoch after epoch without end, from those of the next step on.
@@ -283,11 +321,6 @@ class Session:
 
         return coming()
 
-    def _restore_generators(self) -> None:
-        drawn = self._run.state.random
-        if drawn is not None and self.rank < len(drawn):
-            generators.restore(drawn[self.rank], self.device)
-
     def report(self, **metrics: float | torch.Tensor) -> None:
         """Show metrics of the current step, such as `loss`: in a log line and in the progress line that the operator reads.
 
@@ -299,16 +332,17 @@ class Session:
         """
         steps = self._begun("report")
         self.keep_alive()
-        now = time.monotonic()
+        now, step = time.monotonic(), steps.done + steps.is_open
         recent = all(now - self._reported_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
-        if self.rank != 0 or (recent and steps.done + 1 != steps.total):
+        if self.rank != 0 or (recent and step != steps.total):
             return
         self._reported_at.update(dict.fromkeys(metrics, now))
         self._run.report.log_metrics(
             {
                 name: float(value) if isinstance(value, int | float) else float(torch.as_tensor(value).item())
                 for name, value in metrics.items()
-            }
+            },
+            step=step,
         )
 
     def save(self) -> None:
@@ -319,17 +353,31 @@ class Session:
         Raises:
             RuntimeError: the loop over `steps` has not begun.
         """
-        self._begun("save")
+        steps = self._begun("save")
         run = self._run
-        self._save_asked = run.timeline.mark.phase is Phase.STEP
+        self._save_asked = steps.is_open
         if self._save_asked or self._saved_step == run.state.step:
             return
         run.timeline.enter(Phase.CHECKPOINT)
-        if run.checkpoints is not None:
-            run.state.random = run.gang.all_gather(generators.state(generators.capture(self.device)))
+        if run.checkpoints is not None and not run.gang.is_destroyed:
+            mine = generators.state(generators.capture(self.device, run.state.own))
+            known = run.gang.all_gather((mine, digests(run.state)))
+            run.state.random = [drawn for drawn, _ in known]
+            self._name_differences([found for _, found in known])
         run.save()
         run.stop.save_agreed = False
         self._saved_at, self._saved_step = time.monotonic(), run.state.step
+
+    def _name_differences(self, ranks: Sequence[Mapping[str, str]]) -> None:
+        for name, found in ranks[0].items():
+            if name not in self._different and (
+                others := [rank for rank, its in enumerate(ranks) if its[name] != found]
+            ):
+                self._different.add(name)
+                self.print(
+                    f"Session.track: {name} differs between rank 0 and rank {others[0]}, and only rank 0's is saved; track it"
+                    f" for each rank: track(per_rank={{{name!r}: ...}}), or make it equal on all ranks"
+                )
 
     def _begun(self, method: str) -> Steps:
         if self._steps is None:
@@ -340,12 +388,33 @@ class Session:
 
     def keep_alive(self) -> None:
         """Show the watchdog and the operator that there is progress, within a step that takes long, such as one with an evaluation."""
-        self._run.timeline.moved()
-        self._run.report.keep_alive()
+        self._run.keep_alive()
 
     def print(self, text: object) -> None:
         """Print a line, on rank 0 only."""
         self._run.report.say(str(text))
+
+
+class _Saving(Policy):
+    """Saves after a number of steps, and when it was asked for within a step."""
+
+    def __init__(self, session: Session, state: State, *, first: int, every: int) -> None:
+        self._session, self._state, self._first, self._every = session, state, first, every
+
+    def before_step(self) -> None:
+        """As close to the first step as they were to that step when they were saved, the generators continue."""
+        rank, drawn = self._session.rank, self._state.random or []
+        if self._state.step == self._first and rank < len(drawn):
+            generators.restore(drawn[rank], self._session.device)
+
+    def save_is_due(self) -> bool:
+        """See Policy."""
+        is_nth = self._every > 0 and self._state.step > self._first and self._state.step % self._every == 0
+        return is_nth or self._session._save_asked
+
+    def save(self) -> None:
+        """See Policy."""
+        self._session.save()
 
 
 def _another_place(step: int, place: Sequence[float], before: Sequence[float]) -> str:

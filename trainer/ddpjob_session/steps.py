@@ -1,9 +1,10 @@
 """The steps of a training, one after another, whoever drives them: a `for` loop, the callbacks of a framework, or our own loop."""
 
-from collections.abc import Callable, Iterator
-from typing import Self
+from collections.abc import Iterator
+from typing import NoReturn, Self
 
 from ddpjob_ranks.watch.timeline import Phase
+from ddpjob_session.optimizer_steps import OptimizerSteps
 from ddpjob_session.run import Run
 
 
@@ -12,6 +13,20 @@ class Stopped(BaseException):
 
     No subclass of Exception, so that a script's own `except Exception` does not keep it from leaving.
     """
+
+
+class Policy:
+    """What is done between two steps, once the ranks agreed to go on. All ranks do the same."""
+
+    def before_step(self) -> None:
+        """Called first."""
+
+    def save_is_due(self) -> bool:
+        """Whether to save, in addition to what the ranks agree on."""
+        return False
+
+    def save(self) -> None:
+        """Save, between two steps and after the last one."""
 
 
 class Steps(Iterator[int]):
@@ -31,21 +46,18 @@ class Steps(Iterator[int]):
         run: Run,
         total: int,
         *,
-        before_step: Callable[[], None] = lambda: None,
-        at_end: Callable[[], None] = lambda: None,
+        policy: Policy | None = None,
+        optimizers: OptimizerSteps | None = None,
         first_phase: Phase = Phase.STEP,
     ) -> None:
-        """`run` has begun.
-
-        `before_step` is called between two steps, once the ranks agreed to go on, and `at_end` after the last one. A step
-        begins with `first_phase`.
-        """
+        """`run` has begun. Without a `policy` the caller saves. A step begins with `first_phase`."""
         self.total = total
         self.is_open = False
         self._run = run
-        self._before_step = before_step
-        self._at_end = at_end
+        self._policy = policy or Policy()
+        self._optimizers = optimizers
         self._first_phase = first_phase
+        self._is_save_late = False
 
     @property
     def done(self) -> int:
@@ -62,10 +74,20 @@ class Steps(Iterator[int]):
         if self.is_open or self.done >= self.total:
             wrong = "has not ended; call end_step" if self.is_open else "was the last one"
             raise RuntimeError(f"Steps.begin_step: the step before, of {self.done} and {self.total} in all, {wrong}")
-        if self._run.stop_reached():
-            raise Stopped
-        self._before_step()
-        self._run.timeline.enter(self._first_phase)
+        run = self._run
+        stops = run.stop_reached()
+        saves = self._is_save_late or run.stop.save_agreed or self._policy.save_is_due()
+        if (stops or saves or run.stop.copy_agreed) and self._are_gradients_kept():
+            self._is_save_late = saves  # until an optimizer has made its step
+        else:
+            if stops:
+                raise Stopped
+            run.copy_if_agreed()
+            self._policy.before_step()
+            if saves:
+                self._is_save_late = False
+                self._policy.save()
+        run.timeline.enter(self._first_phase)
         self.is_open = True
         return self.done
 
@@ -78,15 +100,39 @@ class Steps(Iterator[int]):
         if not self.is_open:
             raise RuntimeError("Steps.end_step: no step has begun; call begin_step before each step")
         self.is_open = False
-        self._run.step_done(num_samples=num_samples)
+        if self._optimizers is not None:
+            self._optimizers.end_step()
+        is_whole = self._optimizers is None or not self._optimizers.are_gradients_kept
+        self._run.step_done(num_samples=num_samples, is_whole=is_whole)
 
     def close(self) -> None:
-        """The training ends here. A step that has begun, and that a loop has left by `break`, counts as done."""
+        """The training ends here. A step that has begun, and that a loop has left by `break`, counts as done.
+
+        It does not count if no optimizer has made a step in it, and some has before, as where `zip` has taken its number for
+        data that were at their end.
+        """
         if self.is_open:
             self.is_open = False
-            self._run.step_done(is_left=True)
+            self._run.step_left(is_done=self._has_changed)
         if self.done >= self.total:
-            self._at_end()
+            self._policy.save()
+
+    def stop_within(self) -> NoReturn:
+        """All ranks agreed to stop within a step: it counts if an optimizer has made its step."""
+        if self.is_open and self._has_changed:
+            self.end_step()
+        self.is_open = False
+        raise Stopped
+
+    @property
+    def _has_changed(self) -> bool:
+        return self._optimizers is None or self._optimizers.has_changed
+
+    def _are_gradients_kept(self) -> bool:
+        """On any rank: all of them have to do the same."""
+        if self._optimizers is None:
+            return False
+        return any(self._run.gang.all_gather(self._optimizers.are_gradients_kept))
 
     def __iter__(self) -> Self:
         return self

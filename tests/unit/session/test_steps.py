@@ -1,5 +1,6 @@
 """The steps of a session: as an iterator, however a loop holds it, and driven by a loop that belongs to somebody else."""
 
+import os
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def trained(total, *, asked=None):
     return first, framework
 
 
-def test_a_framework_drives_the_steps_and_a_stop_and_a_resume_lose_nothing(stop, saved, tmp_path, monkeypatch):
+def test_a_framework_drives_the_steps_and_a_stop_and_a_resume_lose_nothing(stop, saved, tmp_path):
     with pytest.raises(SystemExit) as ended:
         trained(60, asked=(stop, 2))
     assert ended.value.code == 75
@@ -68,7 +69,7 @@ def test_a_framework_drives_the_steps_and_a_stop_and_a_resume_lose_nothing(stop,
     (stopped_after,) = saved()
     first, resumed = trained(60)
     assert (first, list(saved())) == (stopped_after, [stopped_after, 60])
-    monkeypatch.setenv("DDPJOB_CHECKPOINT_DIR", str(tmp_path / "whole"))
+    os.environ["DDPJOB_CHECKPOINT_DIR"] = str(tmp_path / "whole")
     _, whole = trained(60)
     assert resumed.losses == whole.losses[first:]
 

@@ -275,7 +275,9 @@ def begin(monkeypatch: pytest.MonkeyPatch):
             gang=SimpleNamespace(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
             timeline=Timeline(),
             report=SimpleNamespace(log=lambda *, step, loss, **_: lines.append((step, loss))),
+            stop=SimpleNamespace(save_agreed=False, copy_agreed=False),
             stop_reached=lambda: False,
+            copy_if_agreed=lambda: None,
             step_done=step_done,
             has_lost_collectives=lambda: has_lost_collectives,
         )

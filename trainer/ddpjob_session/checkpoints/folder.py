@@ -34,6 +34,10 @@ MANIFEST = re.compile(r"step-(\d+)-attempt-(\d+)(?:\.(\d+))?-(.+)\.json")
 CORRUPT_SUFFIX = ".json.corrupt"
 
 
+#: Errors of a volume that may be over soon: it is full, or its server does not answer.
+PASSING_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The commit record of a checkpoint, which also describes it."""
@@ -112,7 +116,7 @@ class CheckpointFolder:
         name = f"step-{step:010d}-{owner.tag}"
         saved_at = time.time()
         self.claim.confirm()
-        state = self._write(f"{name}.pt", write_state)
+        state = self.write(f"{name}.pt", write_state)
         superseded = self._superseded_by(name)  # listed before the claim is read again: nothing of a later owner
         self.claim.confirm()
         manifest = Manifest(
@@ -124,7 +128,7 @@ class CheckpointFolder:
             saved_at_unix_seconds=saved_at,
         )
         content = json.dumps(asdict(manifest)).encode()
-        self._write(f"{name}.json", lambda file: file.write(content))
+        self.write(f"{name}.json", lambda file: file.write(content))
         for stem in superseded:
             self.storage.delete(f"{stem}.json")  # first: without it the state is no checkpoint
             self.storage.delete(f"{stem}.pt")
@@ -167,7 +171,13 @@ class CheckpointFolder:
         newest = next(iter(self._newest_first(self.storage.names())), None)
         return None if newest is None else int(newest.split("-")[1])
 
-    def _write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
+    def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
+        """Write a file; the error says what to do.
+
+        Raises:
+            Fenced: the folder no longer belongs to this attempt.
+            OSError: it could not be written.
+        """
         try:
             return self.storage.write(name, write)
         except UnavailableError:
@@ -179,6 +189,8 @@ class CheckpointFolder:
             message = f"{name} cannot be written: {error.strerror}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 message += "; free space on the volume: it must hold one checkpoint more than keepCheckpoints"
+            if error.errno in PASSING_ERRORS:
+                raise UnavailableError(error.errno, f"{self.location}: {message}") from error
             raise OSError(error.errno, message, self.location) from error
 
     def _newest_first(self, names: Iterable[str]) -> list[str]:

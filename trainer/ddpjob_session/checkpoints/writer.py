@@ -3,18 +3,19 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
 from typing import Any
 
 import torch
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.snapshot import HostCopy
+from ddpjob_session.checkpoints.storage import ChecksummedFile
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State
 
-#: Longest wait for one checkpoint to be stored; the watchdog allows 900 s in this phase by default.
+#: Longest time in which the storage takes nothing of a checkpoint that training waits for.
 WRITE_TIMEOUT_SECONDS = 600.0
 #: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
@@ -37,8 +38,11 @@ class CheckpointWriter:
         device: torch.device,
         *,
         is_wrong: Callable[[], bool] = lambda: False,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_wrong`: see HostCopy."""
+        """`is_wrong`: see HostCopy. `moved` is called while training waits and the storage takes data."""
+        self._moved = moved
+        self._file: ChecksummedFile | None = None
         self._folder = folder
         self._report = report
         self._copy = HostCopy(device, is_wrong)
@@ -56,9 +60,13 @@ class CheckpointWriter:
         if self._folder is None or state.step == self.newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
-            # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
-            state.check_loadable()
             self.wait()
+            try:
+                # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
+                state.check_loadable()
+            except ConfigError as error:  # it was loadable before the first step
+                self._report.say(f"step {state.step} is not saved, and training continues: {error}")
+                return
             content = self._copy.take(state.content())
         self.newest_step = state.step
         stalled_seconds = time.monotonic() - since
@@ -78,16 +86,21 @@ class CheckpointWriter:
         """Wait until the last save is stored.
 
         Raises:
-            TimeoutError: the storage has not accepted it within WRITE_TIMEOUT_SECONDS.
+            TimeoutError: the storage has taken nothing of it for WRITE_TIMEOUT_SECONDS.
             Fenced, OSError: it was not committed.
         """
         if self._folder is None or self._in_flight is None:
             return
-        if not wait([self._in_flight], timeout=WRITE_TIMEOUT_SECONDS).done:
-            raise TimeoutError(
-                f"checkpoint of step {self.newest_step}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s;"
-                f" check whether the storage of {self._folder.location} still accepts data"
-            )
+        seen, since = self._num_bytes, time.monotonic()
+        while not wait([self._in_flight], timeout=min(1.0, WRITE_TIMEOUT_SECONDS)).done:
+            if self._num_bytes != seen:
+                seen, since = self._num_bytes, time.monotonic()
+                self._moved()
+            elif time.monotonic() - since >= WRITE_TIMEOUT_SECONDS:
+                raise TimeoutError(
+                    f"checkpoint of step {self.newest_step}: the storage took nothing of it for {WRITE_TIMEOUT_SECONDS:.0f} s;"
+                    f" check whether the storage of {self._folder.location} still accepts data"
+                )
         self._in_flight.result()
 
     def linger(self) -> None:
@@ -104,11 +117,20 @@ class CheckpointWriter:
         elif error := self._in_flight.exception():
             self._report.say(f"{name} was not written: {error}")
 
+    @property
+    def _num_bytes(self) -> int:
+        return 0 if self._file is None else self._file.num_bytes
+
     def _write(self, folder: CheckpointFolder, step: int, content: dict[str, Any], stalled_seconds: float) -> None:
         """On the thread: write and commit the copy, then report it."""
         started = time.monotonic()
         stalled_seconds = max(stalled_seconds, self._copy.wait())
-        folder.save(step, partial(torch.save, content))
+
+        def write(file: ChecksummedFile) -> None:
+            self._file = file
+            torch.save(content, file)  # type: ignore[arg-type] # it needs write and flush only
+
+        folder.save(step, write)
         written_seconds = time.monotonic() - started
         self._report.saved(step)
         self._report.say(

@@ -55,6 +55,7 @@ class MemoryAtExit(StateMemory):
         """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
+        self._is_left_out = False
         self._written: tuple[int, bytes] | None = None
         self._changes_late: bool | None = None
         """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
@@ -79,8 +80,16 @@ class MemoryAtExit(StateMemory):
         if replica.training and self._has_own:
             self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
+    def leave_out(self, why: str) -> None:
+        """See StateMemory. From here on nothing is kept, since a rank that ends cannot wait for such a step."""
+        if not self._is_left_out:
+            self._is_left_out, self._step, self._has_own = True, slots.NO_STEP, False
+            self._report_lack(RuntimeError(f"{why}; a restart in place continues from the newest checkpoint"))
+
     def step_done(self) -> None:
         """See StateMemory."""
+        if self._is_left_out:
+            return
         if self._has_own:
             self._keep_end_of_step()
         self._begin_change()  # a step may have called no optimizer, and what follows belongs together, too

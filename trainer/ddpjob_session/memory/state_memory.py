@@ -56,6 +56,9 @@ class StateMemory:
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
 
+    def leave_out(self, why: str) -> None:
+        """The state is not whole between steps. Copies wait for a step after which it is."""
+
     def is_due(self) -> bool:
         """Whether this rank is ready to copy the state again. Once all ranks are, they call `begin_copy` after the same step."""
         return False
@@ -118,7 +121,7 @@ class StateMemory:
 
     def _drawn(self) -> generators.Captured | None:
         """The generators of this rank, unless the training draws by step."""
-        return generators.capture(self._gang.device) if self._state.keeps_generators else None
+        return generators.capture(self._gang.device, self._state.own) if self._state.keeps_generators else None
 
     def _own_buffers(self) -> list[torch.Tensor]:
         """Those of rank 0 count, where ranks differ."""

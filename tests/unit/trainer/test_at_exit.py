@@ -236,6 +236,18 @@ def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     assert all(torch.equal(found, kept) for found, kept in pairs)
 
 
+def test_weights_that_something_else_than_an_optimizer_changes_are_not_kept(generation, capfd):
+    """An average that is put in their place for an evaluation, or an update by hand, while another rank ends."""
+    model = torch.nn.Linear(1, 1)
+    memory = MemoryAtExit(generation, State({"model": model}, program="this test"), OtherRanks(0))
+    memory.hold([], restored=False)
+    with torch.no_grad():
+        model.weight.add_(1)
+    memory.save()
+    assert "its state is not kept in memory: weights were changed outside" in capfd.readouterr().err
+    assert slots.step_of(generation.state_memory, 0) == slots.NO_STEP
+
+
 class OtherRanks:
     """A gang of two, in which the other rank has what this one has. Without messages."""
 
@@ -294,6 +306,7 @@ def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one
     newer = memory_of(state, generation)
     newer._keep_others()
     newer._step = state.step = 8
+    newer._versions = newer._count_changes()
 
     def killed(_: object, file: IO[bytes]) -> None:
         file.write(b"half of it")

@@ -127,7 +127,7 @@ class Session:
                 steps.close()
             if exited and steps is not None and steps.done < steps.total:
                 raise RuntimeError(  # other ranks may continue, and would wait for this one
-                    f"sys.exit(0) within the loop after step {steps.done} of {steps.total}: other ranks cannot know that this"
+                    f"sys.exit(0) within the loop after step {self._run.timeline.mark.step} of {steps.total}: other ranks cannot know that this"
                     " one ends; to end the training early, leave the loop by `break` on all ranks after the same step"
                 ) from None
             if not stopped:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
 from ddpjob_session.checkpoints.folder import CheckpointFolder
+from ddpjob_session.memory.state_memory import StateMemory
 from ddpjob_session.state import from_bytes
 
 
@@ -76,3 +77,11 @@ def assert_same(a: Any, b: Any, where: str = "state") -> None:
             assert_same(one, other, f"{where}[{index}]")
     else:
         assert a == b, where
+
+
+def restored(memory: StateMemory, moved: Callable[[], None], *, at_least: int = 0) -> bool:
+    """Whether a state was found in memory, which is loaded then."""
+    found = memory.find(moved, at_least=at_least)
+    if found is not None:
+        memory.load(found)
+    return found is not None

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch import identity
 from ddpjob_session.report import Reporter
 from ddpjob_session.run import Run
+from ddpjob_session.steps import Steps
 from ddpjob_trainer import consistency, numerics, recipes, worker
 from ddpjob_trainer.config import ResolvedConfig, parse_config
 from ddpjob_trainer.data import Batch
@@ -172,7 +174,8 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
     os.environ.pop(contract.DDPJOB_CHECKPOINT_DIR, None)
     os.environ.pop(contract.DDPJOB_CHECKPOINT_URI, None)
     report = Reporter(enabled=bool(task.options.get("report")))
-    training = worker.set_up(parse_config(task.config), place, Run(gang, report))
+    session = Run(gang, report)
+    training = worker.set_up(parse_config(task.config), place, session)
     config = training.config
     num_full_steps = len(training.data.train) // config.global_batch_size
     if num_full_steps == 0:
@@ -183,7 +186,12 @@ def _trainer(task: Task, place: identity.Worker, gang: Gang) -> Measured:
 
     feed = _Begun(training.feed)
     in_ddp = isinstance(training.replica, DistributedDataParallel)
-    training = replace(training, feed=feed, replica=training.replica if in_ddp else _Uncompiled(training.replica))
+    training = replace(
+        training,
+        feed=feed,
+        replica=training.replica if in_ddp else _Uncompiled(training.replica),
+        steps=Steps(session, sys.maxsize),
+    )
 
     def take_step(step: int, begin: Callable[[], None]) -> None:
         feed.begin = begin

@@ -81,6 +81,11 @@ class Gang:
     device: torch.device
     control: dist.ProcessGroup
 
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether a script has called `dist.destroy_process_group`, as the last line of many does. Nothing is exchanged any more."""
+        return not dist.is_initialized()
+
     def barrier(self, timeout: timedelta | None = None) -> None:
         """Wait until every rank is here (half an hour by default); an error names those that are not."""
         dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
@@ -127,14 +132,14 @@ class Gang:
 
         On that rank the result is the memory of the payload.
         """
-        size = torch.tensor([-1 if payload is None else len(payload)])
+        size = torch.tensor([-1 if payload is None else len(payload)], device="cpu")
         dist.broadcast(size, src=source, group=self.control)
         if size.item() < 0:
             return None
         buffer = (
             torch.frombuffer(payload, dtype=torch.uint8)
             if payload
-            else torch.empty(int(size.item()), dtype=torch.uint8)
+            else torch.empty(int(size.item()), dtype=torch.uint8, device="cpu")
         )
         for piece in torch.split(buffer, PIECE_BYTES):
             self.broadcast(piece, source)
@@ -260,7 +265,9 @@ def nccl_in_effect(backend: object, environ: Mapping[str, str]) -> str:
 
 
 def leave(gang: Gang, timeout: timedelta) -> None:
-    """Leave the group together: no rank leaves while another one still reads from it."""
+    """Leave the group together: no rank leaves while another one still reads from it. A script may have destroyed it."""
+    if gang.is_destroyed:
+        return
     gang.barrier(timeout)
     dist.destroy_process_group()
 

@@ -107,6 +107,7 @@ class StopAgreement:
         self._in_flight: tuple[dist.Work, torch.Tensor, bool] | None = None
         self._asked_at = -math.inf
         self._num_calls = 0  # since then
+        self._num_asked_within = 0  # by `ask_now`, since the last step
         self._interval = 1
         self._waits = True  # until the time of a step is known, which the second question brings
         self._agreed = False
@@ -124,6 +125,7 @@ class StopAgreement:
         call, for places where calls are not steps; how far apart they are says nothing about steps.
         """
         self._num_calls += 1
+        self._num_asked_within = self._num_asked_within + 1 if ask_now else 0
         if not self._agreed and (ask_now or self._num_calls >= self._interval):
             self._take_answer()
             if not self._agreed:
@@ -142,8 +144,9 @@ class StopAgreement:
         save = self._save_due() and not self.save_agreed
         # The answer is the largest value of all ranks: 1 where any of them wants to save, and where any is not ready to copy.
         lacks_copy = self.copy_agreed or not self._copy_due()
-        values = [float(self.request.received), float(save), float(lacks_copy), seconds_per_call]
-        question = torch.tensor(values, dtype=torch.float64)
+        place = float(self._num_asked_within)
+        values = [float(self.request.received), float(save), float(lacks_copy), seconds_per_call, place, -place]
+        question = torch.tensor(values, dtype=torch.float64, device="cpu")
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
 
@@ -154,7 +157,12 @@ class StopAgreement:
             work.wait()
             self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
-            requested, save, lacks_copy, seconds_per_call = answer.tolist()
+            requested, save, lacks_copy, seconds_per_call, furthest, nearest = answer.tolist()
+            if furthest != -nearest:
+                raise RuntimeError(
+                    f"some rank asked whether to stop for the {furthest:.0f}th time within an evaluation, another one for the"
+                    f" {-nearest:.0f}th time or after it: all ranks must ask equally often, whatever their share of the data"
+                )
             self._agreed = bool(requested)
             self.save_agreed |= bool(save)
             self.copy_agreed |= not lacks_copy
@@ -170,7 +178,7 @@ def interval(question_seconds: float, seconds_per_call: float) -> int:
 
 def _measured(gang: Gang) -> float:
     """How long a question takes, in seconds, the same number on all ranks."""
-    seconds = torch.full((2,), math.inf, dtype=torch.float64)
+    seconds = torch.full((2,), math.inf, dtype=torch.float64, device="cpu")
     for number in range(1 + NUM_TIMED):
         began = time.monotonic()
         gang.begin_max(torch.zeros(4, dtype=torch.float64)).wait()

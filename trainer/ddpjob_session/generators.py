@@ -1,6 +1,9 @@
-"""The generators of random numbers of one rank: Python's, NumPy's, and torch's on the CPU and on the device."""
+"""What one rank knows: the generators of random numbers of Python, NumPy and torch, and the parts that a script tracks for each rank."""
 
 import random
+from collections.abc import Mapping
+from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +17,13 @@ class Captured(NamedTuple):
     numpy: Any
     torch: bytes
     cuda: bytes | None
+    parts: dict[str, Any]
 
 
-def capture(device: torch.device) -> Captured:
-    """Their state now."""
+def capture(device: torch.device, parts: Mapping[str, Any] = MappingProxyType({})) -> Captured:
+    """Their state now. `parts` are those of this rank alone."""
     return Captured(
+        parts={name: deepcopy(part.state_dict()) for name, part in parts.items()},
         python=random.getstate(),
         numpy=np.random.get_state(),
         torch=torch.get_rng_state().numpy().tobytes(),
@@ -31,12 +36,14 @@ def state(captured: Captured) -> dict[str, Any]:
     version, numbers, gauss = captured.python
     name, keys, *rest = captured.numpy
     found: dict[str, Any] = {
-        "python": (version, torch.tensor(numbers), gauss),
-        "numpy": (name, torch.tensor(keys.tolist()), *rest),
+        "python": (version, torch.tensor(numbers, device="cpu"), gauss),
+        "numpy": (name, torch.tensor(keys.tolist(), device="cpu"), *rest),
         "torch": _tensor(captured.torch),
     }
     if captured.cuda is not None:
         found["cuda"] = _tensor(captured.cuda)
+    if captured.parts:
+        found["parts"] = captured.parts
     return found
 
 

@@ -64,6 +64,11 @@ class Progress:
         return contract.PROGRESS_PREFIX + json.dumps({k: v for k, v in fields.items() if v is not None})
 
 
+def fits(name: str) -> bool:
+    """Whether the operator accepts the name of a metric."""
+    return re.fullmatch(contract.METRIC_NAME_PATTERN, name) is not None
+
+
 def check_metrics(names: Iterable[str], headline: str | None = None) -> None:
     """Check what goes into progress lines.
 
@@ -72,7 +77,7 @@ def check_metrics(names: Iterable[str], headline: str | None = None) -> None:
     """
     names = list(names)
     for name in names:
-        if not re.fullmatch(contract.METRIC_NAME_PATTERN, name):
+        if not fits(name):
             raise ValueError(
                 f"metric {name!r}: a name begins with a letter and has at most 24 characters of A-Z, a-z, 0-9 and _./-"
             )

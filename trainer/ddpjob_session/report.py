@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 from typing import Self, TextIO
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.observers import Beginning, Observer
-from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts, Progress, check_metrics
+from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts, Progress, check_metrics, fits
 
 #: The longest time between two progress lines. The margin below PROGRESS_INTERVAL_SECONDS is for a busy machine.
 HEARTBEAT_SECONDS = 0.8 * contract.PROGRESS_INTERVAL_SECONDS
@@ -53,6 +54,8 @@ class Reporter:
         self._observed_checkpoint: int | None = None
         self._step_seconds: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._step_ended = 0.0
+        self._left_out: set[str] = set()
+        self._diverged_at: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -119,11 +122,13 @@ class Reporter:
         started = time.monotonic()
         self._update(phase=name)
         self._print_progress_unless_recent()
-        yield
-        seconds = time.monotonic() - started
-        self._window_start += seconds
-        self._step_ended += seconds
-        self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - started
+            self._window_start += seconds
+            self._step_ended += seconds
+            self._update(phase=before if before != contract.PHASE_START else contract.PHASE_TRAIN)
 
     def keep_alive(self) -> None:
         """Show the operator that there is progress within a phase without steps."""
@@ -186,15 +191,38 @@ class Reporter:
         self._update(metrics=known, headline=headline or self._current.headline)
 
     def log_metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Print the log line of a script's own metrics of this step. The headline is the first but `loss`."""
+        """Print the log line of a script's own metrics of a step. The headline is the first but `loss`.
+
+        Those that do not fit into a progress line are in the log line alone, which is said once: no metric ends a training.
+        """
         current = self._current
-        others = {name: value for name, value in values.items() if name != "loss"}
-        self.metrics(others, headline=next((f"{name} {value:.6g}" for name, value in others.items()), None))
+        known = {**current.metrics, **{name: value for name, value in values.items() if name != "loss"}}
+        shown = dict(islice(((k, v) for k, v in known.items() if fits(k)), contract.MAX_METRICS))
+        if left_out := [name for name in known if name not in shown and name not in self._left_out]:
+            self._left_out.update(left_out)
+            self.say(
+                f"metrics {', '.join(left_out)}: only in the log and for observers; a progress line holds"
+                f" {contract.MAX_METRICS}, whose names have at most 24 characters of A-Z, a-z, 0-9 and _./-"
+            )
+        headline = next((f"{name} {value:.6g}" for name, value in values.items() if name in shown), None)
+        self.metrics({name: value for name, value in values.items() if name in shown}, headline=headline)
         self._update(loss=values.get("loss", current.loss), eta_seconds=self._eta_seconds())
         listed = " ".join(f"{name} {value:.9g}" for name, value in values.items())
         self.say(f"step {step}/{current.total_steps} {listed}")
+        if "loss" in values:
+            self._watch_loss(values["loss"], step)
         self._observe(step, values)
         self._print_progress_unless_recent()
+
+    def _watch_loss(self, loss: float, step: int) -> None:
+        if math.isfinite(loss):
+            self._diverged_at = None
+        elif self._diverged_at is None:
+            self._diverged_at = step
+            self.say(
+                f"the loss of step {step} is {loss}: the training has probably diverged; checkpoints from here on may hold weights"
+                " that are not finite"
+            )
 
     def evaluated(
         self, values: Mapping[str, float], texts: Mapping[str, str], *, headline: str, num_samples: int, note: str = ""
@@ -221,6 +249,8 @@ class Reporter:
         """Print the last progress line, and the total time since this object was created."""
         self._update(phase=contract.PHASE_DONE, eta_seconds=0.0)
         self._print_progress()
+        if self._diverged_at is not None:
+            self.say(f"the loss has not been finite since step {self._diverged_at}")
         self.say(f"total time {time.monotonic() - self._created_at:.1f} s")
 
     def observe_checkpoint(self) -> None:

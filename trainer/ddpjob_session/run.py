@@ -5,9 +5,11 @@
 
 import faulthandler
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
@@ -30,14 +32,17 @@ from ddpjob_session.memory.periodic import PeriodicMemory
 from ddpjob_session.memory.state_memory import StateMemory
 from ddpjob_session.progress import NO_RESTARTS, InPlaceRestarts
 from ddpjob_session.report import Reporter
-from ddpjob_session.state import State
+from ddpjob_session.state import State, load_own
 from ddpjob_session.step_trace import StepTrace
+
+if TYPE_CHECKING:
+    from ddpjob_session.compiler_watch import CompilerWatch
 
 
 class Run:
     """This rank among the others, and what it needs around its steps: checkpoints, stop agreement, reports.
 
-    `restore` comes first and `begin` right before the first step; only then can the other methods be called.
+    `restore` comes first, after `find` where that is needed, and `begin` right before the first step; only then can the other methods be called.
     """
 
     def __init__(
@@ -61,25 +66,29 @@ class Run:
         """Whether the training has come to its end, on all ranks."""
         self._from_memory = False
         mine = self.checkpoints if gang.rank == 0 else None
-        self.writer = CheckpointWriter(mine, report, gang.device, is_wrong=self.has_lost_collectives)
+        self.writer = CheckpointWriter(
+            mine, report, gang.device, is_wrong=self.has_lost_collectives, moved=self.keep_alive
+        )
         self.stop: StopAgreement
-        self._newest: folder.Manifest | None = None  # on rank 0: what was loaded
+        self._newest: folder.Manifest | None = None  # on rank 0: what was read
+        self._found: dict[str, Any] | None = None  # until it is loaded
         self._generation = generation.current(os.environ)  # where the launcher can start ranks again in place
         if self._generation is not None:
             self._generation.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         self._memory: StateMemory | None = None  # where it is to keep their state, too
         self._trace: StepTrace | None = None
+        self._compiler: CompilerWatch | None = None
 
-    def restore(self, state: State) -> None:
-        """Load the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
+    def find(self, state: State) -> None:
+        """Find the newest state that a rank had in memory, or else the newest checkpoint, read by rank 0, on all ranks.
 
-        The folder is claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint
-        fits and has steps left.
+        `found_step` is then the number of steps that it holds. Of `state` nothing changes until `restore`. The folder is
+        claimed only in `begin`, which ends a run that still uses it: first comes whether the checkpoint fits and has steps left.
         """
         self.state = state
         if self._generation is not None and self._keeps_memory:
             self._memory = self._memory_of(self._generation)
-            if self._generation.number > 1 and self._restore_from(self._memory):
+            if self._generation.number > 1 and self._find_in(self._memory):
                 return
         if self.checkpoints is None:
             self.report.say(
@@ -89,9 +98,34 @@ class Run:
             return
         if self.gang.rank == 0:
             self.checkpoints.claim.check()
-        self._load_newest(self.checkpoints)
-        if not self.resumed:
+        self._found = self._read_newest(self.checkpoints)
+        if self._found is None:
             self.report.say(f"no complete checkpoint in {self.checkpoints.location}: starting at step 0")
+
+    @property
+    def found_step(self) -> int:
+        """Number of steps that the state holds which `restore` loads; 0 if there is none."""
+        step: int = 0 if self._found is None else self._found["step"]
+        return step
+
+    def restore(self, state: State) -> None:
+        """Load what `find` has found, if it was called, or finds now."""
+        if not hasattr(self, "state"):
+            self.find(state)
+        content, self._found = self._found, None
+        if content is None:
+            return
+        if self._from_memory:
+            assert self._memory is not None
+            self._memory.load(content)
+            load_own(state, rank=self.gang.rank, world_size=self.gang.world_size)
+            lost = (
+                ": no step is lost" if self._memory.has_last_step else "; later steps, if there were any, are repeated"
+            )
+            self.resumed = True
+            self.report.say(f"resumed from step {state.step} in memory{lost}")
+        else:
+            self._load(content)
 
     @property
     def can_resume(self) -> bool:
@@ -126,8 +160,8 @@ class Run:
         if self.checkpoints is not None and self.state.step < total_steps:
             if self.gang.rank == 0:
                 self.checkpoints.open()
-            if not self._from_memory:
-                self._load_newest(self.checkpoints)
+            if not self._from_memory and (newer := self._read_newest(self.checkpoints)) is not None:
+                self._load(newer)
         elif self.resumed and not self._from_memory:
             self.report.say(
                 f"nothing to train: the checkpoint is of step {self.state.step} of {total_steps};"
@@ -158,27 +192,44 @@ class Run:
         if self._trace is not None:
             self._trace.before_step(self.state.step)
         self.writer.check()
-        if self.stop.reached():
-            return True
+        self._watch_compiler()
+        return self.stop.reached()
+
+    def copy_if_agreed(self) -> None:
+        """Between steps: begin to copy the state into memory, if all ranks are ready for it."""
         if self._memory is not None and self.stop.copy_agreed:
             self._memory.begin_copy()
             self.stop.copy_agreed = False
-        return False
 
-    def step_done(self, *, num_samples: int = 0, is_left: bool = False) -> None:
-        """Count a step; the number of samples is the sum over all ranks.
-
-        `is_left`: by `break`, or by an exception, after which the state may still be that before the step.
-        """
-        if is_left:
-            self.timeline.enter(Phase.LEAVE)  # first: the other ranks must not see a rank that continues
+    def step_done(self, *, num_samples: int = 0, is_whole: bool = True) -> None:
+        """Count a step; the number of samples is the sum over all ranks. `is_whole`: no gradients are kept for the next one."""
         self.state.step += 1
-        if self._memory is not None and not is_left:
+        if self._memory is not None:
+            if not is_whole:
+                self._memory.leave_out("gradients are kept from step to step, and are no part of the state")
             self._memory.step_done()
         if self._generation is not None:
             self._generation.step_done(self.state.step)
         self.timeline.step_done(self.state.step, num_samples=num_samples)
         self.report.step_done(self.state.step, num_samples=num_samples)
+
+    def step_left(self, *, is_done: bool) -> None:
+        """The loop was left within a step, which `is_done`, or the state may still be that before it."""
+        self.timeline.enter(Phase.LEAVE)  # first: the other ranks must not see a rank that continues
+        left = self.state.step + 1  # all ranks leave here, whether that is done or not
+        self.timeline.step_done(left, num_samples=0)
+        if is_done:
+            self.state.step = left
+            if self._generation is not None:
+                self._generation.step_done(left)
+            self.report.step_done(left, num_samples=0)
+
+    def _watch_compiler(self) -> None:
+        """A new shape is compiled in a later step, too: that is a phase of its own, with the limit of the first step."""
+        if self._compiler is None and "torch._dynamo" in sys.modules:  # else nothing is compiled yet
+            from ddpjob_session.compiler_watch import CompilerWatch
+
+            self._compiler = CompilerWatch(self.timeline)
 
     def save(self) -> None:
         """Save a checkpoint of this step, if there is a folder for it. Training waits only for the copy.
@@ -186,6 +237,11 @@ class Run:
         The phase CHECKPOINT has begun before, with what prepares the state.
         """
         self.writer.save(self.state, since=self.timeline.mark.since)
+
+    def keep_alive(self) -> None:
+        """Show the watchdog and the operator that there is progress within a phase."""
+        self.timeline.moved()
+        self.report.keep_alive()
 
     def count_call(self) -> None:
         """Before the loop: this rank begins what all ranks take part in."""
@@ -199,6 +255,8 @@ class Run:
             RuntimeError: another rank continues, and waits for this one.
         """
         self.timeline.enter(Phase.LEAVE)
+        if self.gang.is_destroyed:
+            return
         other = self._watchdog and self._watchdog.wait_for_others(self.gang, is_early=is_early)
         if other is not None:
             raise RuntimeError(
@@ -211,12 +269,17 @@ class Run:
         self.timeline.enter(Phase.CHECKPOINT)
         if self._trace is not None:
             self._trace.close()
-        self.stop.finish()
+        if self._compiler is not None:
+            self._compiler.close()
+        if not self.gang.is_destroyed:
+            self.stop.finish()
         self.writer.wait()
 
     def write_evidence(self, *, complete: bool, **facts: Any) -> None:
         """Report where the time went, and write the evidence file. All ranks take part."""
         self.complete = complete
+        if self.gang.is_destroyed:
+            return
         ranks = self.gang.all_gather(limiter.spent(self.timeline, self.gang.device))
         hardware = self.gang.all_gather(evidence.hardware(self.gang.device))
         if self.gang.rank != 0:
@@ -252,7 +315,15 @@ class Run:
         if self.checkpoints is None:
             self.report.say(f"stopped on request after step {step}; nothing is saved")
             return contract.EXIT_TERMINATED
-        self.report.say(f"stopped on request after step {step}; the checkpoint of it is complete")
+        if self.gang.rank == 0 and (saved := self.writer.newest_step) != step:
+            self.report.say(
+                f"stopped on request after step {step}, which is not saved; the newest checkpoint is of step {saved}"
+            )
+            if saved is None:
+                return contract.EXIT_TERMINATED
+            step = saved
+        else:
+            self.report.say(f"stopped on request after step {step}; the checkpoint of it is complete")
         if self.gang.rank == 0:
             termination.write(f"{contract.TERMINATION_CHECKPOINT_PREFIX}{step}", echo=False)
         return contract.EXIT_CHECKPOINTED
@@ -268,15 +339,14 @@ class Run:
         """Whether what a GPU computes now may be wrong, since a collective was aborted."""
         return self._watchdog is not None and self._watchdog.has_lost_collectives
 
-    def _restore_from(self, memory: StateMemory) -> bool:
-        """Load the newest state in memory; False if there is none, or if rank 0 knows a checkpoint that is newer."""
+    def _find_in(self, memory: StateMemory) -> bool:
+        """Find the newest state in memory; False if there is none, or if rank 0 knows a checkpoint that is newer."""
         saved = self.checkpoints.newest_step() if self.checkpoints and self.gang.rank == 0 else None
-        if not memory.restore(self.timeline.moved, at_least=saved or 0):
+        self._found = memory.find(self.timeline.moved, at_least=saved or 0)
+        if self._found is None:
             return False
         self.writer.newest_step = saved
-        self.resumed = self._from_memory = True
-        lost = ": no step is lost" if memory.has_last_step else "; later steps, if there were any, are repeated"
-        self.report.say(f"resumed from step {self.state.step} in memory{lost}")
+        self._from_memory = True
         return True
 
     def _restarts_before(self, current: generation.Generation) -> InPlaceRestarts:
@@ -290,8 +360,8 @@ class Run:
         place = f" at step {self.state.step}" if has_last_step else f", continued from step {self.state.step}"
         return InPlaceRestarts(number=current.number - 1, cause=f"{cause}{place}", joined_replacements=joined)
 
-    def _load_newest(self, checkpoints: folder.CheckpointFolder) -> None:
-        """Load the newest checkpoint, unless it is the one that is loaded.
+    def _read_newest(self, checkpoints: folder.CheckpointFolder) -> dict[str, Any] | None:
+        """What the newest checkpoint holds, on all ranks; None if there is none, or if it was read before.
 
         Reading and sending takes longer than the watchdog's limit for some files, so each piece counts as progress.
         """
@@ -299,12 +369,14 @@ class Run:
         found = checkpoints.load_newest(self._newest, moved=moved) if self.gang.rank == 0 else None
         if found is not None:
             self._newest, self.writer.newest_step = found[0], found[0].step
-        content = shared_state.receive(self.gang, None if found is None else found[1], moved)
-        if content is not None:
-            del found  # as much memory as the state, of which loading makes copies
-            saved_by = self.state.load(content)
-            self.resumed = True
-            self.report.say(f"resumed from step {self.state.step} in {checkpoints.location}, {saved_by}")
+        return shared_state.receive(self.gang, None if found is None else found[1], moved)
+
+    def _load(self, content: dict[str, Any]) -> None:
+        assert self.checkpoints is not None
+        saved_by = self.state.load(content)
+        load_own(self.state, rank=self.gang.rank, world_size=self.gang.world_size)
+        self.resumed = True
+        self.report.say(f"resumed from step {self.state.step} in {self.checkpoints.location}, {saved_by}")
 
 
 @contextmanager
@@ -328,6 +400,8 @@ def joined(
         imported_from: When the program began to import its modules, on the monotonic clock.
     """
     faulthandler.enable()
+    if os.getpid() == 1:  # to which the kernel gives no signal without a handler; `begin` sets the one that saves
+        signal.signal(signal.SIGTERM, lambda *_: ending.leave(contract.EXIT_TERMINATED))
     timeline = Timeline(open_events(os.environ, rank=worker.rank), rank=worker.rank, began=process_began())
     timeline.enter(Phase.IMPORT, now=imported_from)
     inspection.serve(worker.rank, timeline, os.environ)

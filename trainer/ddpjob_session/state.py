@@ -1,16 +1,21 @@
 """The state of a training: its parts, the number of steps done, and the random numbers of each rank.
 
-A checkpoint holds the state of rank 0, so every part must be equal on all ranks. Only the generators of random numbers are
-saved for each rank.
+A checkpoint holds the state of rank 0, so every part must be equal on all ranks. The generators of random numbers, and the
+parts of which a script says so, are saved for each rank.
 """
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only  # private, but torch.distributed.checkpoint is built on it
+from torch.utils._pytree import (
+    tree_flatten,
+    tree_leaves,
+    tree_map_only,
+)  # private, but torch.distributed.checkpoint is built on it
 
 from ddpjob_ranks.errors import ConfigError
 
@@ -19,8 +24,19 @@ if TYPE_CHECKING:
 
 #: Values of these types are saved and loaded whatever they are; another one may contain anything, such as a set.
 PLAIN = int | float | bool | str | bytes | None
+#: Types of which torch adds values; the bytes of another one are added.
+SUMMABLE = (
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
 #: What else the checkpoint of a script holds; no part may have one of these names.
-RESERVED = ("step", "world_size", "random", "session_settings")
+RESERVED = ("step", "world_size", "random", "session_settings", "places")
 
 
 @runtime_checkable
@@ -54,13 +70,17 @@ class State:
         """Steps done since the beginning of the training, in all attempts."""
         self.random: list[Any] | None = None
         """The generators of each rank at the last checkpoint, by rank; None if they are not kept."""
+        self.own: Mapping[str, Stateful] = {}
+        """Parts of this rank alone, by name. They are saved with its generators."""
+        self.new: Collection[str] = ()
+        """Names of parts that a checkpoint may lack. They stay as they are."""
         self._loadable: object = None
         """Structure and types of the content that `check_loadable` has accepted."""
 
     def content(self) -> dict[str, Any]:
         """The whole state as a checkpoint holds it; the tensors are those of the parts, not copies."""
         more: dict[str, Any] = {} if self.random is None else {"random": self.random}
-        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        parts = {name: plain(part.state_dict()) for name, part in self.parts.items()}
         return {"step": self.step, "world_size": self.world_size, **more, **parts}
 
     def load(self, content: dict[str, Any]) -> str:
@@ -72,6 +92,8 @@ class State:
         step = content["step"]
         try:
             for name, part in self.parts.items():
+                if name in self.new and name not in content:
+                    continue
                 part.load_state_dict(content.pop(name))  # so that only one part at a time is there twice
                 if isinstance(part, torch.optim.Optimizer):
                     _lay_out_like_parameters(part)
@@ -90,7 +112,8 @@ class State:
         Raises:
             ConfigError: it will not; the text names the first value that is of a type that torch does not load.
         """
-        content = self.content() if content is None else content
+        if content is None:
+            content = self.content() | {name: plain(part.state_dict()) for name, part in self.own.items()}
         leaves, structure = tree_flatten(content)
         # The structure as text, in which numpy.int64(1) is another key than 1.
         alike = repr(structure), [type(leaf) for leaf in leaves]
@@ -126,14 +149,19 @@ class ScriptState(State):
             if " at 0x" not in value
         }
 
+        self.places: dict[str, list[float]] = {}
+        """Of each loader, by number: the samples in a step, and the steps in an epoch, by which a step is a place in the data."""
+
     def content(self) -> dict[str, Any]:
         """See `State`."""
-        return {**super().content(), **({"session_settings": self._digests} if self._digests else {})}
+        more = {"session_settings": self._digests, "places": self.places}
+        return {**super().content(), **{name: value for name, value in more.items() if value}}
 
     def load(self, content: dict[str, Any]) -> str:
         """See `State`. A setting that only this run or the one that saved has is no change."""
         saved = content.get("session_settings", {})
         saved_by = super().load(content)
+        self.places = content.get("places", {})
         changed = [name for name, digest in self._digests.items() if saved.get(name, digest) != digest]
         if changed:
             saved_by += (
@@ -141,6 +169,69 @@ class ScriptState(State):
                 " with its saved learning rate"
             )
         return saved_by
+
+
+def load_own(state: State, *, rank: int, world_size: int) -> None:
+    """Load the parts of this rank alone from what `state.load` or the memory of the ranks has found.
+
+    Raises:
+        ConfigError: another number of ranks has saved them, and a part has no `load_state_dicts`, or they are not there.
+    """
+    ranks = [known.get("parts", {}) if known else {} for known in state.random or ()]
+    for name, part in state.own.items():
+        saved = [parts[name] for parts in ranks if name in parts]
+        if not saved:
+            if name in state.new:
+                continue
+            problem = f"it has no {name}; to begin with it as it is, name it: track(..., new=[{name!r}])"
+        elif len(saved) == world_size:
+            part.load_state_dict(saved[rank])
+            continue
+        elif hasattr(part, "load_state_dicts"):
+            part.load_state_dicts(saved, rank, world_size)
+            continue
+        else:
+            problem = (
+                f"{name} was saved for each of {len(saved)} ranks, and there are {world_size} now; train on {len(saved)} ranks, or"
+                f" give {type(part).__name__} a method load_state_dicts(states, rank, world_size) that says how it is split"
+            )
+        raise ConfigError(f"checkpoint at step {state.step} does not fit {state.program}: {problem}")
+
+
+def digests(state: State) -> dict[str, str]:
+    """Of each part that is no module, without its tensors: what ranks can compare, since only one rank's is saved."""
+    found = {}
+    for name, part in state.parts.items():
+        if not isinstance(part, torch.nn.Module):
+            leaves, structure = tree_flatten(part.state_dict())
+            values = [repr(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+            found[name] = hashlib.sha256(repr((structure, values)).encode()).hexdigest()
+    return found
+
+
+def fingerprints(state: State) -> dict[str, str]:
+    """Of each module, with the values of its tensors."""
+    found = {}
+    for name, part in state.parts.items():
+        if isinstance(part, torch.nn.Module):
+            sums = [_sum(tensor.detach()) for tensor in (*part.parameters(), *part.buffers())]
+            found[name] = hashlib.sha256(repr(sums).encode()).hexdigest()
+    return found
+
+
+def _sum(tensor: torch.Tensor) -> float:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return 0.0
+    if tensor.dtype not in SUMMABLE:
+        tensor = tensor.contiguous().reshape(-1).view(torch.uint8)
+    return float(tensor.sum(dtype=torch.float64))
+
+
+def plain(value: Any) -> Any:
+    """The same with Python's numbers in the place of NumPy's, as a schedule may give for a learning rate: torch does not load those."""
+    if any(isinstance(leaf, np.generic) for leaf in tree_leaves(value)):
+        return tree_map_only(np.generic, lambda number: number.item(), value)
+    return value
 
 
 def from_bytes(payload: bytes | memoryview) -> dict[str, Any]:
@@ -200,5 +291,5 @@ def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
-                alike = value.shape == parameter.shape
-                state[key] = torch.empty_like(parameter if alike else value, dtype=value.dtype).copy_(value)
+                like = parameter if value.ndim and value.shape == parameter.shape else value
+                state[key] = torch.empty_like(like, dtype=value.dtype, device=value.device).copy_(value)

@@ -91,9 +91,9 @@ def save(
         OSError: they could not be written.
     """
     checkpoints.claim.confirm()
-    checkpoints.storage.write(prefix + WEIGHTS, lambda file: write_tensors(tensors, file))
+    checkpoints.write(prefix + WEIGHTS, lambda file: write_tensors(tensors, file))
     text = json.dumps(facts, indent=2).encode() + b"\n"
-    checkpoints.storage.write(prefix + DESCRIPTION, lambda file: file.write(text))
+    checkpoints.write(prefix + DESCRIPTION, lambda file: file.write(text))
 
 
 def description(checkpoints: CheckpointFolder, *, prefix: str = "") -> Mapping[str, Any]:

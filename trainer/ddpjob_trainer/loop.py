@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.storage import UnavailableError
 from ddpjob_session.host_values import HostValues
 from ddpjob_session.run import Run
+from ddpjob_session.steps import Steps, Stopped
 from ddpjob_trainer import export, optim, randomness, replicas
 from ddpjob_trainer.config import ResolvedConfig
 from ddpjob_trainer.data import Batch, ImageData
@@ -71,6 +72,7 @@ class Training:
     feed: Batches
     state: TrainingState
     replica: nn.Module
+    steps: Steps
     exported: list[str] = field(default_factory=list)
     """Files with weights that this attempt has written."""
     unwritten: list[LoggedStep] = field(default_factory=list)
@@ -81,8 +83,11 @@ class Training:
 
         Then the last checkpoint is on the disk. The evidence file is written in both cases.
         """
-        with garbage_collector_paused():
-            complete = self.train() and self.evaluate(last=True)
+        complete = False
+        with garbage_collector_paused(), suppress(Stopped):
+            self.train()
+            self.evaluate(last=True)
+            complete = True
         if not complete:
             self.save()
         self.session.finish()
@@ -100,19 +105,18 @@ class Training:
             report.end()
         return complete
 
-    def train(self) -> bool:
-        """Take all remaining steps; returns False if all ranks agreed to stop before the last one.
+    def train(self) -> None:
+        """Take all remaining steps.
 
         A checkpoint does not record whether the evaluation after its step was interrupted, so a resumed run repeats it.
         """
         config, state, gang = self.config, self.state, self.session.gang
         steps_per_epoch = self.feed.sampling.steps_per_epoch
-        total_steps = config.epochs * steps_per_epoch
+        total_steps = self.steps.total
         if self.session.resumed and state.step < total_steps and self.evaluation_is_due():
             self.evaluate()
         for step in range(state.step, total_steps):
-            if not self.advance(step, logged=is_due(step + 1, config.log_every_steps) or step + 1 == total_steps):
-                return False
+            self.advance(step, logged=is_due(step + 1, config.log_every_steps) or step + 1 == total_steps)
             if is_due(state.step, COLLECT_EVERY_STEPS):
                 gc.collect()  # on all ranks after the same step, see garbage_collector_paused
             if is_due(state.step, config.verify_replicas_every_steps):
@@ -125,7 +129,6 @@ class Training:
                 self.save()
             if evaluates:
                 self.evaluate()
-        return True
 
     def evaluation_is_due(self) -> bool:
         """Whether the configuration asks for an evaluation after the steps done."""
@@ -134,24 +137,22 @@ class Training:
             steps_of_epoch == 0 and is_due(epochs_done, self.config.evaluate_every_epochs)
         )
 
-    def advance(self, step: int, *, logged: bool) -> bool:
-        """Agree on continuing, take the step, count it, and log it if asked to; returns False if all ranks agreed to stop.
+    def advance(self, step: int, *, logged: bool) -> None:
+        """Agree on continuing, take the step, count it, and log it if asked to.
 
         The loss of a GPU is read once the next step is in its queue, which would otherwise run empty.
         """
         session = self.session
         timer = StepTimer(session.gang.device, exact=logged, timeline=session.timeline)
         timer.enter(Phase.AGREE)
-        if session.stop_reached():
-            return False
+        self.steps.begin_step()
         loss = self.take_step(step, timer)
-        session.step_done(num_samples=len(self.feed.sampling.global_batch(step)))
+        self.steps.end_step(num_samples=len(self.feed.sampling.global_batch(step)))
         self.write_log()
         if logged:
             self.log(loss, timer)
             if self.unwritten[-1].loss.are_here:
                 self.write_log()
-        return True
 
     def take_step(self, step: int, timer: StepTimer) -> torch.Tensor:
         """One optimizer step; returns this rank's loss before it, on the device."""
@@ -242,8 +243,8 @@ class Training:
             " this state is not saved: set a lower learningRate or a longer warmupEpochs; earlier checkpoints are intact"
         )
 
-    def evaluate(self, *, last: bool = False) -> bool:
-        """Report the metrics of the held-out split; returns False if all ranks agreed to stop before they were known."""
+    def evaluate(self, *, last: bool = False) -> None:
+        """Report the metrics of the held-out split."""
         recipe, config = self.recipe, self.config
         self.write_log()
         self.session.timeline.enter(Phase.EVALUATE)
@@ -263,14 +264,13 @@ class Training:
                 stop_reached=self.asked_to_stop,
             )
             if found is None:
-                return False
+                raise Stopped
             note = recipe.test_time_note if views else ""
             self.session.report.evaluated(
                 found.values, found.texts, headline=recipe.headline, num_samples=found.num_samples, note=note
             )
             with self.unless_unavailable(last=last):
                 self.export(found, last=last, comparable=views is None or config.test_time_augmentation == "always")
-        return True
 
     @contextmanager
     def unless_unavailable(self, *, last: bool) -> Iterator[None]:

@@ -23,6 +23,7 @@ from ddpjob_ranks.watch.timeline import Phase
 from ddpjob_session import ending, observers
 from ddpjob_session.checkpoints import folder
 from ddpjob_session.run import Run, joined
+from ddpjob_session.steps import Steps
 from ddpjob_trainer import consistency, evaluate, loading, numerics, optim, parallel, recipes
 from ddpjob_trainer.config import ResolvedConfig, TrainerConfig
 from ddpjob_trainer.data import Batch, Feed, ImageData, Images
@@ -93,6 +94,7 @@ def set_up(given: TrainerConfig, worker: Worker, session: Run) -> Training:
         feed=LoadedFeed(feed, feed.split, num_steps=total_steps) if isinstance(feed.split, Samples) else feed,
         state=state,
         replica=replica,
+        steps=Steps(session, total_steps, first_phase=Phase.DATA),
     )
 
 

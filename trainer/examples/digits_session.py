@@ -1,8 +1,6 @@
 """Handwritten digits with a session, shaped like the MNIST example of PyTorch: DataLoader, DistributedSampler, epochs."""
 
 import argparse
-from collections.abc import Iterator
-from itertools import islice
 
 import torch
 from sklearn.datasets import load_digits
@@ -17,16 +15,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
 arguments = parser.parse_args()
-
-
-def batches(loader: DataLoader, step: int) -> Iterator[list[torch.Tensor]]:
-    """The batches of all epochs from a step on, the same ones whenever the script is started at that step."""
-    while True:
-        epoch, done = divmod(step, len(loader))
-        loader.sampler.set_epoch(epoch)
-        loader.generator.manual_seed(epoch)  # for workers; without a generator of its own it would draw from torch's
-        yield from islice(loader, done, None)
-        step += len(loader) - done
 
 
 @torch.no_grad()
@@ -44,14 +32,14 @@ with Session(settings=vars(arguments)) as session:
     images = images.float().view(-1, 1, 8, 8) / 16
     train, held_out = TensorDataset(images[:1500], labels[:1500]), (images[1500:], labels[1500:])
     sampler = DistributedSampler(train, session.world_size, session.rank)
-    loader = DataLoader(train, arguments.batch_size, sampler=sampler, generator=torch.Generator())
+    loader = DataLoader(train, arguments.batch_size, sampler=sampler)
 
     net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(576, 10))
     model = session.replicate(net)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
-    state = session.track(model=model, optimizer=optimizer, scheduler=scheduler)
-    coming = batches(loader, state.step)
+    session.track(model=model, optimizer=optimizer, scheduler=scheduler)
+    coming = session.batches(loader)
     for step in session.steps(total=arguments.epochs * len(loader), checkpoint_every=20):
         x, y = (tensor.to(session.device) for tensor in next(coming))
         loss = functional.cross_entropy(model(x), y)

@@ -20,7 +20,7 @@ from ddpjob_session.memory.state_memory import MARGIN_BYTES
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from support.fakes import Fake, fake
-from support.saved_states import Sampler
+from support.saved_states import Sampler, restored
 
 MIB = 2**20
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n"
@@ -226,16 +226,28 @@ def several_types() -> torch.nn.Module:
 
 def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     """They are packed by type."""
-    state = State({"model": (model := several_types())}, program="this test")
+    state = State({"model": several_types()}, program="this test")
     memory = MemoryAtExit(generation, state, OtherRanks(0))
     memory.hold([], restored=False)
     state.step = 1
     memory.step_done()
     memory.save()
-    restored = State({"model": (other := several_types())}, program="this test")
-    assert MemoryAtExit(generation, restored, OtherRanks(0)).restore(lambda: None)
-    pairs = zip(other.buffers(), model.buffers(), strict=True)
+    again = State({"model": several_types()}, program="this test")
+    assert restored(MemoryAtExit(generation, again, OtherRanks(0)), lambda: None)
+    pairs = zip(again.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
     assert all(torch.equal(found, kept) for found, kept in pairs)
+
+
+def test_weights_that_something_else_than_an_optimizer_changes_are_not_kept(generation, capfd):
+    """An average that is put in their place for an evaluation, or an update by hand, while another rank ends."""
+    model = torch.nn.Linear(1, 1)
+    memory = MemoryAtExit(generation, State({"model": model}, program="this test"), OtherRanks(0))
+    memory.hold([], restored=False)
+    with torch.no_grad():
+        model.weight.add_(1)
+    memory.save()
+    assert "its state is not kept in memory: weights were changed outside" in capfd.readouterr().err
+    assert slots.step_of(generation.state_memory, 0) == slots.NO_STEP
 
 
 @pytest.fixture(autouse=True)
@@ -296,7 +308,7 @@ def test_the_state_in_memory_is_taken_unless_the_lost_pod_alone_knew_statistics_
     """Another rank's statistics would not be those of a run without the failure, so the newest checkpoint is taken."""
     kept = kept_state(generation, model)
     memory = MemoryAtExit(generation, State({"model": model}, program="this test"), OtherRanks(rank, kept, b""))
-    assert memory.restore(lambda: None) == is_restored
+    assert restored(memory, lambda: None) == is_restored
 
 
 def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one(generation, monkeypatch):
@@ -306,6 +318,7 @@ def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one
     newer = memory_of(state, generation)
     newer._keep_others()
     newer._step = state.step = 8
+    newer._versions = newer._count_changes()
 
     def killed(_: object, file: IO[bytes]) -> None:
         file.write(b"half of it")
@@ -315,7 +328,7 @@ def test_a_rank_that_is_killed_while_it_keeps_a_newer_state_leaves_the_older_one
     monkeypatch.setattr(torch, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         newer.save()
-    assert MemoryAtExit(generation, state, OtherRanks(0)).restore(lambda: None)
+    assert restored(MemoryAtExit(generation, state, OtherRanks(0)), lambda: None)
     assert (state.step, bytes(slots.read(generation.state_memory))) == (7, kept)
 
 
@@ -324,7 +337,7 @@ def test_each_piece_of_a_state_from_memory_is_progress_for_the_watchdog(generati
     kept = kept_state(generation, torch.nn.Linear(2, 2))
     state = State({"model": torch.nn.Linear(2, 2)}, program="this test")
     gang, timeline = OtherRanks(1, kept, b""), Timeline()
-    assert MemoryAtExit(generation, state, gang).restore(timeline.moved)
+    assert restored(MemoryAtExit(generation, state, gang), timeline.moved)
     assert gang.moved[0] == timeline.moved
 
 

@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_no_unfinished_file(tmp_path, monkeypatch):
     checkpoints = folder(tmp_path)
     save(checkpoints, 9, b"nine")
     before = sorted(tmp_path.iterdir())
-
+    monkeypatch.setattr("ddpjob_session.checkpoints.folder.PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(
         OSError, match=r"attempt-1-u1.pt cannot be written: No space left on device; free space on the volume"

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,6 +17,8 @@ from ddpjob_ranks.distributed import is_peer_loss
 from ddpjob_ranks.watch.step_timer import StepTimer
 from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_recipes import digits
+from ddpjob_session.run import Run
+from ddpjob_session.steps import Steps
 from ddpjob_trainer import loop, optim, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, Feed
@@ -79,6 +81,7 @@ def training(model: nn.Module, replica: nn.Module | None = None, **keys: Any) ->
         feed=feed,
         state=state,
         replica=replica or model,
+        steps=Steps(session, 8),
     )
 
 
@@ -227,7 +230,7 @@ def test_the_setting_chooses_the_evaluations_that_see_several_views(monkeypatch,
     monkeypatch.setattr(Training, "export", lambda _, __, *, last, comparable: exported.append((last, comparable)))
     monkeypatch.setattr(Training, "seed_layers", lambda *_: None)
     for last in (False, True):
-        assert run.evaluate(last=last)
+        run.evaluate(last=last)
     assert [last for last, forward in zip((False, True), forwards, strict=True) if forward is views] == augmented
     notes = [call.kwargs["note"] for call in session.report.evaluated.call_args_list]
     assert notes == ["six views" if last in augmented else "" for last in (False, True)]
@@ -273,12 +276,20 @@ def begin(monkeypatch: pytest.MonkeyPatch):
             gang=fake(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
             timeline=Timeline(),
             report=fake(log=lambda *, step, loss, **_: lines.append((step, loss))),
+            stop=fake(save_agreed=False, copy_agreed=False),
             stop_reached=lambda: False,
+            copy_if_agreed=lambda: None,
             step_done=step_done,
             has_lost_collectives=lambda: has_lost_collectives,
         )
         sampling = fake(global_batch=lambda _: [0])
-        parts: Any = {"session": session, "state": state, "feed": fake(sampling=sampling)}
+        session.state = state
+        parts: Any = {
+            "session": session,
+            "steps": Steps(cast("Run", session), 9),
+            "state": state,
+            "feed": fake(sampling=sampling),
+        }
         config = fake(learning_rate=0.1)
         return Counted(config=config, data=None, recipe=None, numerics=None, replica=None, **parts), lines
 

@@ -20,6 +20,7 @@ from ddpjob_session.report import Reporter
 from ddpjob_session.state import State, from_bytes
 from support.devices import on_each_device
 from support.fakes import Fake, fake
+from support.saved_states import restored
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -112,7 +113,7 @@ def test_the_last_two_copies_are_kept_and_the_newest_is_restored(state, generati
     copied_weight = from_bytes(bytes(slots.read(generation.state_memory, 0)))["model"]["0.weight"]
     assert torch.equal(copied_weight, torch.full_like(copied_weight, 9.0))
     torch.manual_seed(3)
-    assert memory.restore(lambda: None)
+    assert restored(memory, lambda: None)
     model = state.parts["model"]
     assert (state.step, model[0].weight[0, 0].item(), model[1].running_mean.item()) == (9, 9.0, 9.0)
     assert not memory.has_last_step, "steps after the copy are not known"
@@ -122,8 +123,8 @@ def test_the_last_two_copies_are_kept_and_the_newest_is_restored(state, generati
 def test_a_copy_that_is_older_than_the_newest_checkpoint_is_not_taken(memory, state):
     memory.hold([], restored=False)
     copied(memory, state, 9)
-    assert not memory.restore(lambda: None, at_least=10)
-    assert memory.restore(lambda: None, at_least=9)
+    assert not restored(memory, lambda: None, at_least=10)
+    assert restored(memory, lambda: None, at_least=9)
 
 
 def test_rank_0_asks_for_the_newest_checkpoint_before_it_takes_a_copy(memory, state, generation, monkeypatch, tmp_path):

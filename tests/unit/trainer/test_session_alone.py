@@ -43,8 +43,9 @@ def test_parts_with_a_reserved_name_or_without_a_state_are_refused(session, part
 
 def test_a_part_that_could_not_be_loaded_again_is_refused_before_training(session):
     model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=np.float64(0.1))
-    with session, pytest.raises(ConfigError, match=r"script .*\['lr'\] is of type numpy\.float64"):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["rate"] = np.ones(1)
+    with session, pytest.raises(ConfigError, match=r"script .*\['rate'\] is of type numpy\.ndarray"):
         session.track(model=model, optimizer=optimizer)
 
 

@@ -14,5 +14,6 @@ The script runs alone, under `python -m ddpjob.launch`, torchrun, srun and in a 
 from ddpjob_session.observers import Beginning, Observer
 from ddpjob_session.session import Session
 from ddpjob_session.state import Stateful
+from ddpjob_session.steps import Steps, Stopped
 
-__all__ = ["Beginning", "Observer", "Session", "Stateful"]
+__all__ = ["Beginning", "Observer", "Session", "Stateful", "Steps", "Stopped"]

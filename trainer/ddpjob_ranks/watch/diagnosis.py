@@ -16,6 +16,13 @@ PHASE_NAMES = {
     Phase.END: "the end",
 }
 
+#: What raises the limit in phases that only a session has, or that a session also has.
+SESSION_LIMITS = {
+    Phase.STEP: "first_step_timeout_seconds (until the first step is done) or step_timeout_seconds of the session",
+    Phase.SETUP: "firstStepTimeoutSeconds, or setup_timeout_seconds of the session",
+    Phase.EVALUATE: "stepTimeoutSeconds, or evaluation_timeout_seconds of the session",
+}
+
 #: Clocks that NTP keeps differ by milliseconds.
 CLOCK_SPREAD_SECONDS: Final = 2.0
 
@@ -176,6 +183,7 @@ def _nobody_is_late(ranks: Collection[RankStatus]) -> str:
 
 def _limit(status: RankStatus) -> str:
     keys = "firstStepTimeoutSeconds (until the first step is done) or stepTimeoutSeconds"
+    keys = SESSION_LIMITS.get(status.phase, keys)
     return f"the limit in this phase is {status.limit_seconds:g} s: if the ranks were working, raise {keys}"
 
 

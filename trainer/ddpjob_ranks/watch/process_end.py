@@ -59,7 +59,9 @@ def _end_after(seconds: float) -> None:
 def _dump_flight_recorder(rank: int) -> None:
     """What torch recorded of the last collectives, for torchfrtrace (that of NCCL has run on no GPU yet)."""
     if folder := os.environ.get(contract.DDPJOB_EVENTS_DIR):
-        dumps = {"gloo": c10d._dump_fr_trace()}
+        dumps: dict[str, bytes] = {}
+        if hasattr(c10d, "_dump_fr_trace"):  # which older releases have not
+            dumps["gloo"] = c10d._dump_fr_trace()
         if torch.cuda.is_available():
             dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
         for backend, dump in dumps.items():

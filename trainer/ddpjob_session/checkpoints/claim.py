@@ -12,6 +12,7 @@ check: a lower attempt then loses. Meanwhile it may commit checkpoints, which ar
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -85,8 +86,9 @@ class Claim:
         content = json.dumps(asdict(self.owner)).encode()
         for _ in range(MAX_READS):
             _, version = self._read()
-            if self.storage.replace(CLAIM, content, version):
-                return
+            with suppress(FileNotFoundError):  # a new owner removes unfinished files, and is read next
+                if self.storage.replace(CLAIM, content, version):
+                    return
         raise OSError(f"{CLAIM} in {self.storage.location} was replaced by others {MAX_READS} times in a row")
 
     def confirm(self) -> None:

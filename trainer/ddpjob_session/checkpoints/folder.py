@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from ddpjob_ranks import contract, generation
@@ -35,6 +35,10 @@ MANIFEST = re.compile(r"step-(\d{1,18})-attempt-(\d{1,18})(?:\.(\d{1,18}))?-(.{1
 CORRUPT_SUFFIX = ".json.corrupt"
 
 
+#: Errors of a volume that may be over soon: it is full, or its server does not answer.
+PASSING_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The commit record of a checkpoint, which also describes it."""
@@ -54,6 +58,12 @@ class CheckpointFolder:
     claim: Claim
     keep: int
     report: Callable[[str], None] = print
+    _written: list[ChecksummedFile] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def num_bytes_written(self) -> int:
+        """How much of the file that was begun last the storage has taken."""
+        return self._written[0].num_bytes if self._written else 0
 
     @property
     def storage(self) -> Storage:
@@ -113,7 +123,7 @@ class CheckpointFolder:
         name = f"step-{step:010d}-{owner.tag}"
         saved_at = time.time()
         self.claim.confirm()
-        state = self._write(f"{name}.pt", write_state)
+        state = self.write(f"{name}.pt", write_state)
         superseded = self._superseded_by(name)  # listed before the claim is read again: nothing of a later owner
         self.claim.confirm()
         manifest = Manifest(
@@ -125,7 +135,7 @@ class CheckpointFolder:
             saved_at_unix_seconds=saved_at,
         )
         content = json.dumps(asdict(manifest)).encode()
-        self._write(f"{name}.json", lambda file: file.write(content))
+        self.write(f"{name}.json", lambda file: file.write(content))
         for stem in superseded:
             self.storage.delete(f"{stem}.json")  # first: without it the state is no checkpoint
             self.storage.delete(f"{stem}.pt")
@@ -168,9 +178,20 @@ class CheckpointFolder:
         newest = next(iter(self._newest_first(self.storage.names())), None)
         return None if newest is None else int(newest.split("-")[1])
 
-    def _write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
+    def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
+        """Write a file; the error says what to do.
+
+        Raises:
+            Fenced: the folder no longer belongs to this attempt.
+            OSError: it could not be written.
+        """
+
+        def watched(file: ChecksummedFile) -> None:
+            self._written[:] = [file]
+            write(file)
+
         try:
-            return self.storage.write(name, write)
+            return self.storage.write(name, watched)
         except UnavailableError:
             raise
         except FileNotFoundError:
@@ -180,6 +201,8 @@ class CheckpointFolder:
             message = f"{name} cannot be written: {error.strerror}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 message += "; free space on the volume: it must hold one checkpoint more than keepCheckpoints"
+            if error.errno in PASSING_ERRORS:
+                raise UnavailableError(error.errno, f"{self.location}: {message}") from error
             raise OSError(error.errno, message, self.location) from error
 
     def _newest_first(self, names: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves  # private, but torch.distributed.checkpoint is built on it
 
 #: Each group of tensors starts at a multiple of this, which any type allows.
@@ -50,17 +51,23 @@ class HostCopy:
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
         """The same state with all tensors in host memory. Those of a GPU are complete after `wait` has returned."""
         tensors = [(part, tensor) for part, value in state.items() for tensor in tensors_in(value)]
-        sources = [_Source(part, tensor.dtype, tensor.shape, tensor.stride()) for part, tensor in tensors]
+        # What a flat buffer cannot hold, such as sparse and quantized tensors, is copied one by one.
+        others = {id(tensor): tensor.clone().cpu() for _, tensor in tensors if not _is_flat(tensor)}
+        tensors = [(part, tensor) for part, tensor in tensors if id(tensor) not in others]
+        # Tied weights are one tensor in the copy. `state_dict` makes a new object for each name, in the same memory.
+        unique = {_place(part, tensor): (part, tensor) for part, tensor in tensors}
+        sources = [_Source(part, each.dtype, each.shape, each.stride()) for part, each in unique.values()]
         if sources != self._sources:
             self._allocate(sources)
         if self._began is not None:
             self._began.record()
         if self._slots:
-            torch._foreach_copy_(self._slots, [tensor for _, tensor in tensors], non_blocking=True)
+            torch._foreach_copy_(self._slots, [tensor for _, tensor in unique.values()], non_blocking=True)
         if self._ended is not None:
             self._ended.record()
         # Also keeps the attribute _metadata of a model's state: the versions of its modules.
-        return deepcopy(state, {id(tensor): slot for (_, tensor), slot in zip(tensors, self._slots, strict=True)})
+        slots = dict(zip(unique, self._slots, strict=True))
+        return deepcopy(state, others | {id(tensor): slots[_place(part, tensor)] for part, tensor in tensors})
 
     def wait(self) -> float:
         """Wait until the copy is complete. Returns the seconds of device time that it took; 0 for a copy by the host.
@@ -88,6 +95,16 @@ class HostCopy:
             torch.cuda.check_error(int(found))
 
 
+def _is_flat(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter)
+    return is_plain and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _place(part: str, tensor: torch.Tensor) -> tuple[object, ...]:
+    address = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    return part, *address, tensor.dtype, tensor.shape, tensor.stride()
+
+
 def tensors_in(value: object) -> list[torch.Tensor]:
     """The tensors in nested dictionaries, lists and tuples."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
@@ -107,12 +124,14 @@ def _laid_out(sources: list[_Source]) -> tuple[torch.Tensor, list[torch.Tensor]]
         -(-count * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         for (_, dtype), count in zip(groups, counts, strict=True)
     ]
-    buffer = torch.empty(sum(sizes), dtype=torch.uint8)
+    buffer = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
     memory = buffer.numpy().data
     slots: dict[int, torch.Tensor] = {}
     for ((_, dtype), members), count, offset in zip(groups.items(), counts, accumulate(sizes, initial=0), strict=False):
         shared = (
-            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0, dtype=dtype)
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
+            if count
+            else torch.empty(0, dtype=dtype, device="cpu")
         )
         position = 0
         for index in members:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from ddpjob_ranks import contract
+from ddpjob_ranks.errors import ConfigError
 from ddpjob_session.checkpoints.folder import CheckpointFolder
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.report import Reporter
 from ddpjob_session.state import State
 
-#: Longest wait for one checkpoint to be stored; the watchdog allows 900 s in this phase by default.
+#: Longest time in which the storage takes nothing of a checkpoint that training waits for.
 WRITE_TIMEOUT_SECONDS = 600.0
 #: Longest wait for a checkpoint after a failure: with the rest of the exit it must fit into the launcher's grace period
 #: (`ddpjob_ranks.launch.launcher`).
@@ -37,8 +38,10 @@ class CheckpointWriter:
         device: torch.device,
         *,
         is_wrong: Callable[[], bool] = lambda: False,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_wrong`: see HostCopy."""
+        """`is_wrong`: see HostCopy. `moved` is called while training waits and the storage takes data."""
+        self._moved = moved
         self._folder = folder
         self._report = report
         self._copy = HostCopy(device, is_wrong)
@@ -58,9 +61,13 @@ class CheckpointWriter:
         if self._folder is None or state.step == self.newest_step:
             return
         with self._report.phase(contract.PHASE_CHECKPOINT):
-            # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
-            state.check_loadable()
             self.wait()
+            try:
+                # At each save: a value may change its type later, and would make every checkpoint that is kept unreadable.
+                state.check_loadable()
+            except ConfigError as error:  # it was loadable before the first step
+                self._report.say(f"step {state.step} is not saved, and training continues: {error}")
+                return
             content = self._copy.take(state.content())
         self.newest_step = state.step
         stalled_seconds = time.monotonic() - since
@@ -96,7 +103,7 @@ class CheckpointWriter:
         """Wait until the last save and the last export are stored.
 
         Raises:
-            TimeoutError: the storage has not accepted it within WRITE_TIMEOUT_SECONDS.
+            TimeoutError: the storage has taken nothing of it for WRITE_TIMEOUT_SECONDS.
             Fenced, OSError: it was not committed.
         """
         self.wait_for_export()
@@ -105,11 +112,16 @@ class CheckpointWriter:
     def _wait(self, begun: Future[None] | None, what: str) -> None:
         if self._folder is None or begun is None:
             return
-        if not wait([begun], timeout=WRITE_TIMEOUT_SECONDS).done:
-            raise TimeoutError(
-                f"{what}: not stored after {WRITE_TIMEOUT_SECONDS:.0f} s; check whether the storage of"
-                f" {self._folder.location} still accepts data"
-            )
+        seen, since = self._folder.num_bytes_written, time.monotonic()
+        while not wait([begun], timeout=min(1.0, WRITE_TIMEOUT_SECONDS)).done:
+            if self._folder.num_bytes_written != seen:
+                seen, since = self._folder.num_bytes_written, time.monotonic()
+                self._moved()
+            elif time.monotonic() - since >= WRITE_TIMEOUT_SECONDS:
+                raise TimeoutError(
+                    f"{what}: the storage took nothing of it for {WRITE_TIMEOUT_SECONDS:.0f} s; check whether the storage of"
+                    f" {self._folder.location} still accepts data"
+                )
         begun.result()
 
     def linger(self) -> None:
@@ -130,6 +142,7 @@ class CheckpointWriter:
         """On the thread: write and commit the copy, then report it."""
         started = time.monotonic()
         stalled_seconds = max(stalled_seconds, self._copy.wait())
+
         folder.save(step, partial(torch.save, content))
         written_seconds = time.monotonic() - started
         self._report.saved(step)

@@ -50,11 +50,13 @@ class MemoryAtExit(StateMemory):
 
     def __init__(self, generation: Generation, state: State, gang: Gang) -> None:
         super().__init__(generation, state, gang)
+        self._versions = 0
         self._step = slots.NO_STEP  # of the state while it is whole, which it is once it is loaded
         self._others: dict[str, Any] = {}
         """The state of the parts that are neither modules nor optimizers, after that step."""
         self._whole = threading.Lock()
         self._in_optimizer = False
+        self._is_left_out = False
         self._written: tuple[int, bytes] | None = None
         self._changes_late: bool | None = None
         """Whether what only this rank knows has changed in some step after it was first written; None before the first step."""
@@ -63,7 +65,7 @@ class MemoryAtExit(StateMemory):
         """See StateMemory."""
         self._has_own = self._needs_own  # found once, since it goes through all modules
         self._keep_others()
-        self._step = self._state.step
+        self._step, self._versions = self._state.step, self._count_changes()
         # A thread that saves because the generation ends never releases the lock: then this waits for the end.
         with self._whole:
             slots.empty(self._node)
@@ -79,13 +81,21 @@ class MemoryAtExit(StateMemory):
         if replica.training and self._has_own:
             self._keep_own(self._state.step + 1, self._own_content(), is_final=self._changes_late is False)
 
+    def leave_out(self, why: str) -> None:
+        """See StateMemory. From here on nothing is kept, since a rank that ends cannot wait for such a step."""
+        if not self._is_left_out:
+            self._is_left_out, self._step, self._has_own = True, slots.NO_STEP, False
+            self._report_lack(RuntimeError(f"{why}; a restart in place continues from the newest checkpoint"))
+
     def step_done(self) -> None:
         """See StateMemory."""
+        if self._is_left_out:
+            return
         if self._has_own:
             self._keep_end_of_step()
         self._begin_change()  # a step may have called no optimizer, and what follows belongs together, too
         self._keep_others()
-        self._step = self._state.step
+        self._step, self._versions = self._state.step, self._count_changes()
         self._in_optimizer = False
         self._whole.release()
 
@@ -104,10 +114,19 @@ class MemoryAtExit(StateMemory):
         except Exception as error:  # noqa: BLE001 - the process ends anyway, and another rank may have kept the state
             self._report_lack(error)
 
+    def _count_changes(self) -> int:
+        """Of all weights, as autograd counts them: not those by `.data`."""
+        modules = (part for part in self._state.parts.values() if isinstance(part, nn.Module))
+        return sum(each._version for module in modules for each in module.parameters() if not each.is_inference())
+
     def _wait_for_step(self) -> None:
         in_step = self._in_optimizer and threading.current_thread() is threading.main_thread()
         if in_step or not self._whole.acquire(timeout=STEP_SECONDS):
             raise TimeoutError(f"step {self._step + 1} has changed it and has not ended")
+        if self._versions != self._count_changes():
+            raise RuntimeError(
+                "weights were changed outside of an optimizer's step, as by an average put in their place"
+            )
 
     def _keep_others(self) -> None:
         found = {
@@ -144,4 +163,4 @@ class MemoryAtExit(StateMemory):
     def _restored(self, *, is_newest: bool, changes_late: bool | None) -> None:
         self.has_last_step = is_newest
         self._changes_late = changes_late
-        self._step = self._state.step
+        self._step, self._versions = self._state.step, self._count_changes()

@@ -11,7 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -56,6 +56,9 @@ class StateMemory:
     def step_done(self) -> None:
         """The step is counted, and the state whole."""
 
+    def leave_out(self, why: str) -> None:
+        """The state is not whole between steps. Copies wait for a step after which it is."""
+
     def is_due(self) -> bool:
         """Whether this rank is ready to copy the state again. Once all ranks are, they call `begin_copy` after the same step."""
         return False
@@ -66,33 +69,36 @@ class StateMemory:
     def keep_last_step(self) -> None:
         """Keep the state of a training that has stopped on all ranks, where `Generation.before_exit` does not do so."""
 
-    def restore(self, moved: Callable[[], None], *, at_least: int = 0) -> bool:
-        """Load the newest state that any rank has kept, on all ranks; False if there is none.
+    def find(self, moved: Callable[[], None], *, at_least: int = 0) -> dict[str, Any] | None:
+        """The newest state that any rank has kept, on all ranks, for `load`; None if there is none.
 
         `moved` is called after each piece of it that was sent. The states of steps before rank 0's `at_least` do not count.
         """
-        gang, state = self._gang, self._state
+        gang = self._gang
         kept, own = (kept_steps(memory) for memory in (self._node, self._own))
         own = {step: slot for step, slot in own.items() if slots.read(self._own, slot)[0]}
         offers = gang.all_gather((set(kept), set(own) if self._needs_own else None, at_least))
         step = newest_step([(states, known) for states, known, _ in offers])
         if step is None or step < offers[0][2]:
-            return False
+            return None
         source = next(rank for rank, (states, *_) in enumerate(offers) if step in states)
         payload = slots.read(self._node, kept[step]) if gang.rank == source else None
         loaded = shared_state.receive(gang, payload, moved, source=source)
         assert loaded is not None
-        del payload  # as much memory as the state, of which loading makes copies
-        state.load(loaded)
-        mine = slots.read(self._own, own[step]) if step in own else None
+        self._mine = slots.read(self._own, own[step]) if step in own else None
+        self._is_newest = step == max(max(states, default=0) for states, *_ in offers)
+        return loaded
+
+    def load(self, content: dict[str, Any]) -> None:
+        """Load what `find` has returned, on all ranks."""
+        gang, state, mine = self._gang, self._state, self._mine
+        state.load(content)
         # Only processes of this pod can write this memory.
         drawn, buffers = pickle.loads(mine[2:]) if mine else (None, b"")  # noqa: S301
         if packed := gang.broadcast_bytes(bytearray(buffers) if gang.rank == 0 else None):
             _unpack(buffers_of(state), packed)
         state.random = gang.all_gather(drawn and generators.state(drawn)) if state.keeps_generators else None
-        is_newest = step == max(max(states, default=0) for states, *_ in offers)
-        self._restored(is_newest=is_newest, changes_late=None if mine is None else bool(mine[1]))
-        return True
+        self._restored(is_newest=self._is_newest, changes_late=None if mine is None else bool(mine[1]))
 
     def _restored(self, *, is_newest: bool, changes_late: bool | None) -> None:
         """The state is restored: the newest that any rank has kept, or an older one. The rest is what `_write_own` was told."""
@@ -114,7 +120,7 @@ class StateMemory:
 
     def _drawn(self) -> generators.Captured | None:
         """The generators of this rank, unless the training draws by step."""
-        return generators.capture(self._gang.device) if self._state.keeps_generators else None
+        return generators.capture(self._gang.device, self._state.own) if self._state.keeps_generators else None
 
     def _own_buffers(self) -> list[torch.Tensor]:
         """Those of rank 0 count, where ranks differ."""

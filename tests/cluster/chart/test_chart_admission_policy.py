@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,12 @@ def requests(cluster):
     ttl = {"ttlSecondsAfterFinished": 60}
     devices = {"name": "rdma", "hostPath": {"path": "/dev/infiniband"}}
     host = {"template": {"spec": {"hostNetwork": True, "volumes": [devices]}}}
-    jobs = {"running": (ttl, "Running"), "ended": (ttl, "Succeeded"), "kept": ({}, "Failed"), "rdma": (host, "Running")}
+    jobs: dict[str, tuple[dict[str, Any], str]] = {
+        "running": (ttl, "Running"),
+        "ended": (ttl, "Succeeded"),
+        "kept": ({}, "Failed"),
+        "rdma": (host, "Running"),
+    }
     for name, (more, phase) in jobs.items():
         spec = {"trainer": {"recipe": "digits"}, **more}
         metadata = {"name": name, "namespace": namespace}
@@ -227,11 +233,14 @@ def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_name
     rdma = {"name": "rdma", "uid": ask.uids["rdma"]}
     root, devices = ({"name": "h", "hostPath": {"path": path}} for path in ("/", "/dev/infiniband"))
     second_owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "of-another-object"}
+
+    def is_known(namespace: str) -> bool:
+        return NO_JOB not in ask.create_in(namespace, pod("p"), uid=invented, name="none")
+
     for namespace in ("kube-system", elsewhere):
         testbed.wait_for(
             f"the API server to know the job of {namespace}",
-            lambda at=namespace: NO_JOB not in ask.create_in(at, pod("p"), uid=invented, name="none"),
-            seconds=240,
+            partial(is_known, namespace),
         )
     answers = [
         (ask.create_in(empty, pod("new"), uid=invented, name="none"), NO_JOB),

@@ -153,7 +153,12 @@ def test_speeds_are_measured_in_the_order_of_their_value_and_a_run_that_continue
         if len(measured) == 2:
             bench.step_deadline = 0.0  # the time is over
         one = Spread.of([2.0])
-        known = {"images_per_second": one, "step_seconds": one, "cpu_seconds": one, "peak_memory_bytes": 1}
+        known: dict[str, Any] = {
+            "images_per_second": one,
+            "step_seconds": one,
+            "cpu_seconds": one,
+            "peak_memory_bytes": 1,
+        }
         parts = dict.fromkeys(PARTS, one)
         return Figures(
             world_size=1, device="cpu", global_batch_size=4, part_seconds=parts, **known

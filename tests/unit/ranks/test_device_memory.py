@@ -1,7 +1,6 @@
 """Ranks that start again wait for the device memory of those that ended; what CUDA shows and the clock are given."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,12 +8,13 @@ import torch
 from ddpjob_ranks import slots
 from ddpjob_ranks.device_memory import WAIT_SECONDS, wait_until_free
 from ddpjob_ranks.generation import FREE_MEMORY_SLOT, Generation
+from support.fakes import Fake, fake
 
 GIB = 2**30
 DEVICE = torch.device("cuda", 0)
 
 
-class Clock:
+class Clock(Fake):
     """Time passes only while somebody sleeps."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ def waited(memory: int, number: int, *free_gib: float) -> float:
         return int(last[0] * GIB), 80 * GIB
 
     clock = Clock()
-    wait_until_free(DEVICE, generation(memory, number), SimpleNamespace(mem_get_info=mem_get_info), clock)
+    wait_until_free(DEVICE, generation(memory, number), fake(mem_get_info=mem_get_info), clock)
     return clock.now
 
 
@@ -65,8 +65,8 @@ def test_memory_that_stays_in_use_is_waited_for_no_longer_than_the_limit_and_rep
 
 
 def test_ranks_that_do_not_start_again_do_not_look():
-    wait_until_free(DEVICE, None, SimpleNamespace(), Clock())
+    wait_until_free(DEVICE, None, fake(), Clock())
 
 
 def test_ranks_on_cpus_do_not_look(memory):
-    wait_until_free(torch.device("cpu"), generation(memory, 2), SimpleNamespace(), Clock())
+    wait_until_free(torch.device("cpu"), generation(memory, 2), fake(), Clock())

@@ -226,15 +226,15 @@ def several_types() -> torch.nn.Module:
 
 def test_each_buffer_of_rank_0_comes_back_to_its_place(generation):
     """They are packed by type."""
-    state = State({"model": several_types()}, program="this test")
+    state = State({"model": (model := several_types())}, program="this test")
     memory = MemoryAtExit(generation, state, OtherRanks(0))
     memory.hold([], restored=False)
     state.step = 1
     memory.step_done()
     memory.save()
-    again = State({"model": several_types()}, program="this test")
+    again = State({"model": (other := several_types())}, program="this test")
     assert restored(MemoryAtExit(generation, again, OtherRanks(0)), lambda: None)
-    pairs = zip(again.parts["model"].buffers(), state.parts["model"].buffers(), strict=True)
+    pairs = zip(other.buffers(), model.buffers(), strict=True)
     assert all(torch.equal(found, kept) for found, kept in pairs)
 
 

@@ -104,21 +104,23 @@ def test_generators_continue_where_they_were(device):
 
 @on_each_device
 def test_an_optimizer_continues_on_the_device_of_its_parameters(device):
-    def created() -> ScriptState:
-        model = nn.Conv2d(3, 4, 3).to(device, memory_format=torch.channels_last)
-        return of(model=model, optimizer=torch.optim.AdamW(model.parameters(), fused=True))
+    def created() -> tuple[nn.Module, torch.optim.Optimizer, ScriptState]:
+        model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        return model, optimizer, of(model=model, optimizer=optimizer)
 
-    def train(state: ScriptState) -> None:
-        for parameter in state.parts["model"].parameters():
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in model.parameters():
             parameter.grad = parameter.detach() + 1
-        state.parts["optimizer"].step()
+        optimizer.step()
 
-    whole, resumed = created(), created()
-    train(whole)
-    resumed.load(from_bytes(to_bytes(whole.content())))
-    for state in (whole, resumed):
-        train(state)
-    for expected, found in zip(*(state.parts["model"].parameters() for state in (whole, resumed)), strict=True):
+    whole, whole_optimizer, state = created()
+    resumed, resumed_optimizer, other = created()
+    train(whole, whole_optimizer)
+    other.load(from_bytes(to_bytes(state.content())))
+    train(whole, whole_optimizer)
+    train(resumed, resumed_optimizer)
+    for expected, found in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(found, expected)
 
 

@@ -3,14 +3,16 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
 from ddpjob_session import shared_state
+from support.fakes import Fake
 from support.saved_states import to_bytes
 
-STATE = {"step": 7, "weight": torch.arange(100_000.0)}
+STATE: dict[str, Any] = {"step": 7, "weight": torch.arange(100_000.0)}
 
 
 class Threads:
@@ -23,7 +25,7 @@ class Threads:
         self.num_sent = 0
 
 
-class Rank:
+class Rank(Fake):
     """One of them."""
 
     def __init__(self, rank: int, all_: Threads) -> None:

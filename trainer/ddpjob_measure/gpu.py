@@ -175,7 +175,7 @@ def page(facts: Mapping[str, Any], outcomes: list[Outcome]) -> str:
         if outcome.rows:
             tables.append(f"## {outcome.name}\n\n{outcome.about}\n\n{record.table(outcome.rows)}")
         if outcome.status == "failed":
-            tables.append(f"### Error of {outcome.name}\n\n```\n{outcome.note[-3000:]}\n```")
+            tables.append(f"### Error of {outcome.name}\n\n```text\n{outcome.note[-3000:]}\n```")
     return record.page("GPU", facts, tables, gpu_steps.NOTES)
 
 

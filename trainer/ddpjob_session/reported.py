@@ -35,7 +35,7 @@ class Reported:
         recent = all(now - self._shown_at.get(name, -math.inf) < REPORT_SECONDS for name in metrics)
         # The script may change its tensor before it is shown.
         self._held |= {
-            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            name: value if isinstance(value, int | float) else torch.as_tensor(value).detach().clone()
             for name, value in metrics.items()
         }
         if is_last or not recent:

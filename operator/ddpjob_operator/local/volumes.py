@@ -12,8 +12,6 @@ from pathlib import Path, PurePosixPath
 from ddpjob_operator.core.model import Body
 
 TMP_DIR = "/tmp"  # noqa: S108 - a mount of the pod
-#: A DNS label (RFC 1123).
-VOLUME_NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SHM_DIR = "/dev/shm"  # noqa: S108 - shared memory, not a temporary file
 #: What the API server takes for the name of a volume, which is that of a directory here.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -48,7 +46,7 @@ def mounts_of(pod: Body, config_maps: Iterable[Body], volumes_folder: Path, tmp_
     for volume in pod["spec"].get("volumes") or ():
         if not _NAME.fullmatch(volume["name"]):
             raise ValueError(
-                f"volume {volume['name']!r}: expected lower-case letters, digits and -; choose such a name"
+                f"volume {volume['name']!r}: the name may have a to z, 0 to 9 and '-' only, as in a cluster; rename it"
             )
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     data_of = {config_map["metadata"]["name"]: config_map.get("data") or {} for config_map in config_maps}
@@ -65,10 +63,6 @@ def _volume(mount: Body, volumes: Mapping[str, Body]) -> Body:
     if mount["name"] not in volumes:
         raise ValueError(
             f"mount {mount['mountPath']} refers to volume {mount['name']!r}, which the pod does not have; add it to template.spec.volumes"
-        )
-    if not re.fullmatch(VOLUME_NAME, mount["name"]):
-        raise ValueError(
-            f"volume {mount['name']!r}: the name may have a to z, 0 to 9 and '-' only, as in a cluster; rename it"
         )
     return volumes[mount["name"]]
 

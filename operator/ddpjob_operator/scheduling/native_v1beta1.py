@@ -57,7 +57,7 @@ class NativeV1Beta1(NativeGroups):
         if group is None:
             return Wait(Reason.CREATING, "the PodGroup does not exist yet")
         pod = spec.template.spec if spec.template else None
-        claims = {claim.get("name") for claim in (pod.model_extra or {}).get("resourceClaims") or ()} if pod else set()
+        claims = {claim.get("name") for claim in (pod.resource_claims if pod else None) or ()}
         if missing := [name for name in shared if name not in claims]:
             return Wait(
                 Reason.UNSCHEDULABLE,

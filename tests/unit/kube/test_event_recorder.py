@@ -20,7 +20,9 @@ from support.lookup_jobs import JOB
 pytestmark = pytest.mark.usefixtures("virtual_clocks")
 SOME = DDPJobStatus()
 ENDED = DDPJobStatus(
-    conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
+    conditions=[
+        Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="2026-01-01T00:00:00Z")
+    ]
 )
 
 

@@ -23,7 +23,10 @@ from support.lookup_jobs import JOB, KEY, Keys, minutes_pass, rank0, seen
 
 pytestmark = pytest.mark.usefixtures("virtual_clocks")
 ENDED = DDPJobStatus(
-    attempt=2, conditions=[Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")]
+    attempt=2,
+    conditions=[
+        Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="2026-01-01T00:00:00Z")
+    ],
 )
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: boom\n'
 READY: dict[str, Any] = {"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}

@@ -85,7 +85,7 @@ async def test_a_log_that_waits_too_long_for_its_turn_counts_as_empty() -> None:
     await lookups.stop()
 
 
-FAILED = Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="")
+FAILED = Condition(type=ConditionType.FAILED, status="True", reason="x", last_transition_time="2026-01-01T00:00:00Z")
 ENDED = DDPJobStatus(conditions=[FAILED])
 
 

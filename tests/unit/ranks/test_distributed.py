@@ -22,6 +22,7 @@ from support.fakes import fake
 from support.workers import worker
 
 PROGRAM = """
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -30,9 +31,9 @@ from ddpjob_ranks.launch.identity import resolve
 from ddpjob_ranks.limits import Limits
 
 init = lambda *args, **given: dist.init_process_group(*args, **{**given, "device_id": None})
-groups = fake(init_process_group=init, new_group=dist.new_group)
+groups = SimpleNamespace(init_process_group=init, new_group=dist.new_group)
 limits = Limits(first_step_seconds=9, step_seconds=9)
-with distributed.join(worker(), limits, torch.device("cuda", 0), HashStore(), groups):
+with distributed.join(resolve({}), limits, torch.device("cuda", 0), dist.HashStore(), groups):
     pass
 """
 

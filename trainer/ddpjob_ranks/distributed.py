@@ -119,9 +119,10 @@ class Gang:
         message = io.BytesIO()
         torch.save(value, message)
         mine = torch.frombuffer(message.getbuffer(), dtype=torch.uint8)
-        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
-        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.control)
-        messages = [torch.empty(max(map(int, sizes)), dtype=torch.uint8) for _ in sizes]
+        # A script may have chosen another default device.
+        sizes = [torch.empty(1, dtype=torch.int64, device="cpu") for _ in range(self.world_size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)], device="cpu"), group=self.control)
+        messages = [torch.empty(max(map(int, sizes)), dtype=torch.uint8, device="cpu") for _ in sizes]
         dist.all_gather(messages, torch.cat([mine, mine.new_zeros(len(messages[0]) - len(mine))]), group=self.control)
         return [_loaded(sent[: int(size)], rank) for rank, (sent, size) in enumerate(zip(messages, sizes, strict=True))]
 

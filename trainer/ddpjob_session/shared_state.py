@@ -67,7 +67,7 @@ def receive(
 
 def _send(ranks: Gang, target: torch.Tensor | None, size: int, moved: Callable[[], None], source: int) -> None:
     """Send the file of the source to those that have one too; the others take part without keeping it."""
-    nowhere = torch.empty(min(size, PIECE_BYTES) if target is None else 0, dtype=torch.uint8)
+    nowhere = torch.empty(min(size, PIECE_BYTES) if target is None else 0, dtype=torch.uint8, device="cpu")
     for start in range(0, size, PIECE_BYTES):
         num_bytes = min(PIECE_BYTES, size - start)
         ranks.broadcast(nowhere[:num_bytes] if target is None else target[start : start + num_bytes], source)

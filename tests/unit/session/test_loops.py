@@ -26,7 +26,7 @@ from ddpjob.session import Session
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.watch.timeline import Phase, Timeline
-from ddpjob_session import session as session_module
+from ddpjob_session import reported
 from ddpjob_session.compiler_watch import CompilerWatch
 from ddpjob_session.settings import text_of
 from ddpjob_session.state import ScriptState, digests, fingerprints, load_own
@@ -238,7 +238,7 @@ def test_a_script_may_destroy_the_process_group_as_its_last_line(saved):
 
 @pytest.mark.usefixtures("stop")
 def test_no_metric_ends_a_training_and_a_loss_that_is_no_number_is_said(capfd, monkeypatch):
-    monkeypatch.setattr(session_module, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(reported, "REPORT_SECONDS", 0.0)
     with Session() as session:
         by_hand = ByHand(session)
         for number in session.steps(3):

@@ -12,7 +12,6 @@ from support import REPOSITORY
 
 SCRIPT = REPOSITORY / "trainer/examples/minimal_ddp.py"
 SESSION = REPOSITORY / "trainer/examples/minimal_session.py"
-DIGITS = REPOSITORY / "trainer/examples/digits_session.py"
 
 
 @pytest.mark.parametrize(("manifest", "script"), [("own-script", SCRIPT), ("own-session", SESSION)])
@@ -43,4 +42,3 @@ def test_the_page_shows_both_scripts_next_to_each_other():
     page = (REPOSITORY / "docs/how-to/own-script.md").read_text().partition("## With a session")[2]
     shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert shown[:2] == [SCRIPT.read_text(), SESSION.read_text()]
-    assert shown[2] in DIGITS.read_text(), "the function for the batches of a DataLoader"

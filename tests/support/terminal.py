@@ -48,13 +48,15 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.seen, self._on_output = "", on_output
         self.screen = screen.Terminal(columns, rows)
+        self._readable = select.poll()  # `select` takes no descriptor above 1,023
+        self._readable.register(self._master, select.POLLIN)
 
     def read_until(self, text: str, timeout_seconds: float = 240) -> None:
         """Read what appears until `text` is on the screen, or to the end where it is empty."""
         deadline = time.monotonic() + timeout_seconds
         incomplete = ""
         while not text or text not in self.screen.text:
-            if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self._readable.poll(1000 * max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"waited {timeout_seconds} s for {text!r}; the terminal shows\n{self.screen.text}")
             try:
                 new = incomplete + self._decoder.decode(os.read(self._master, 65536))

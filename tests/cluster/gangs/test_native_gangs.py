@@ -136,7 +136,9 @@ async def test_pods_are_not_created_while_the_cluster_ignores_what_their_group_n
     places: NativePlaces, asked: dict[str, Any], gate: str
 ) -> None:
     namespace = places.namespace
-    await namespace.apply("j", nodes=2, scheduling=asked, template={"spec": {"resourceClaims": [SHARED]}})
+    await namespace.apply(
+        "j", nodes=2, processesPerNode=1, scheduling=asked, template={"spec": {"resourceClaims": [SHARED]}}
+    )
     await namespace.shows("j", gate)
     assert not await namespace.pods()
 

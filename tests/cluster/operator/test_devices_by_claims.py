@@ -1,5 +1,6 @@
 """GPUs by Dynamic Resource Allocation: claims of devices that a template makes, on KWOK nodes with slices written by hand."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -94,7 +95,8 @@ async def test_claims_go_with_their_attempt_and_a_job_that_gets_no_device_has_th
 
     await space.apply("two", **ONE_DEVICE)
     message = (await space.shows("two", "1 of 1 pods have no node: "))["message"]
-    assert message.endswith("nodes are available: 4 cannot allocate all claims")
+    # Tests that ran before may have left nodes.
+    assert re.search(r"nodes are available: \d+ cannot allocate all claims$", message)
     await space.succeeds("one", attempt=2)
     await space.reaches("two", "Running")
     await has_claims_of(space, "two-1-0")

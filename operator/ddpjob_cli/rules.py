@@ -57,9 +57,10 @@ def _wrong(schema: _Schema, value: Any, path: str) -> Iterator[str]:
         yield f"{path} is {json.dumps(value)}; expected {called}"
         return
     if isinstance(value, dict):
+        known = schema.get("properties", {})
         for name, inner in value.items():
-            field = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
-            if isinstance(field, Mapping):
+            field = known.get(name) or schema.get("additionalProperties")
+            if isinstance(field, Mapping) and not (inner is None and name in known):  # null is left out
                 yield from _wrong(field, inner, f"{path}.{name}".removeprefix("."))
     if isinstance(value, list):
         keys, seen = schema.get("x-kubernetes-list-map-keys", ()), set()

@@ -29,10 +29,9 @@ class LongestFirst:
         node.workerinput["seconds_of_files"] = self._recorded()
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Order the tests, those of one file as before; files without seconds, which are new, come first."""
-        given: dict[str, Any] = getattr(config, "workerinput", {})
-        seconds = given.get("seconds_of_files") or self._recorded()
-        items.sort(key=lambda item: -seconds.get(_file(item.nodeid), float("inf")))
+        """Order the tests of a parallel run, those of one file as before; files without seconds, which are new, come first."""
+        if (seconds := getattr(config, "workerinput", {}).get("seconds_of_files")) is not None:
+            items.sort(key=lambda item: -seconds.get(_file(item.nodeid), float("inf")))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count the seconds of a set-up, a test or a tear-down."""

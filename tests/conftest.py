@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import testbed
 
 # A training keeps decoded images in the folder of the same name: no test may find what another run has decoded.
-named = os.environ.pop("DDPJOB_CACHE_DIR", None) or os.environ.get("TESTBED_CACHE_DIR")
-CACHE = named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
+_chosen = os.environ.pop("DDPJOB_CACHE_DIR", None) or os.environ.get("TESTBED_CACHE_DIR")
+CACHE = _chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddpjob")
 os.environ.setdefault("TESTBED_CACHE_DIR", str(CACHE))
 
 

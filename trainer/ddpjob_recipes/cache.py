@@ -37,7 +37,7 @@ def cached(
     began = time.monotonic()
     name = identity()
     if (found := _read(place, name)) is not None:
-        _say(f"data: read from the cache in {time.monotonic() - began:.1f} s ({place.location}/{name}.pt)", environ)
+        say(f"data: read from the cache in {time.monotonic() - began:.1f} s ({place.location}/{name}.pt)", environ)
         return found
     made = make()
     if environ.get(contract.LOCAL_RANK, "0") == "0":
@@ -47,9 +47,9 @@ def cached(
             written = place.write(f"{name}.pt", partial(torch.save, made))
             place.write(f"{name}.json", lambda file: file.write(json.dumps({"sha256": written.sha256}).encode()))
         except OSError as error:
-            _say(f"data: not stored in the cache {place.location}: {error.strerror}", environ)
+            say(f"data: not stored in the cache {place.location}: {error.strerror}", environ)
         else:
-            _say(f"data: decoded in {time.monotonic() - began:.1f} s and stored in the cache {place.location}", environ)
+            say(f"data: decoded in {time.monotonic() - began:.1f} s and stored in the cache {place.location}", environ)
     return made
 
 
@@ -66,6 +66,7 @@ def _read(place: Folder, name: str) -> Tensors | None:
     return tensors
 
 
-def _say(text: str, environ: Mapping[str, str]) -> None:
+def say(text: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Print a line to the log, on rank 0 only."""
     if environ.get(contract.RANK, "0") == "0":
         print(text, file=sys.stderr, flush=True)

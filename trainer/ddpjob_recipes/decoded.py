@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,10 +12,9 @@ import PIL
 import torch
 from PIL import Image, features
 
-from ddpjob_ranks import contract
 from ddpjob_ranks.cpus import cpus_of_this_rank
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_recipes.cache import Tensors, cached
+from ddpjob_recipes.cache import Tensors, cached, say
 from ddpjob_recipes.decoding import decoders
 from ddpjob_recipes.folder import EncodedImages, Splits
 from ddpjob_recipes.pack import open_images
@@ -83,10 +81,10 @@ def _say_what_is_skipped(splits: Splits, tensors: Tensors) -> None:
     shown, kept = tensors["train_samples"].tolist(), set(tensors["test_samples"].tolist())
     skipped = [splits.train.name(sample) for sample, instead in enumerate(shown) if sample != instead]
     skipped += [splits.test.name(sample) for sample in range(len(splits.test.labels)) if sample not in kept]
-    if skipped and os.environ.get(contract.RANK, "0") == "0":
+    if skipped:
         more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
         names = ", ".join(skipped[:MAX_NAMED]) + more
-        print(f"data: {len(skipped)} images that cannot be decoded are skipped: {names}", file=sys.stderr, flush=True)
+        say(f"data: {len(skipped)} images that cannot be decoded are skipped: {names}")
 
 
 def _stack(images: EncodedImages, samples: Sequence[int], decoded: list[torch.Tensor]) -> torch.Tensor:

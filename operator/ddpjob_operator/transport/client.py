@@ -258,9 +258,9 @@ class Client:
         As a watch list, one object at a time, where the server has it (feature gate WatchList), and in pages elsewhere. After
         a watch list that broke, the next list of the same objects comes in pages: a connection may end each stream early.
         """
-        broken = (resource, namespace)
-        if self._streams_lists and broken not in self._broken_lists:
-            self._broken_lists.add(broken)
+        objects = (resource, namespace)
+        if self._streams_lists and objects not in self._broken_lists:
+            self._broken_lists.add(objects)  # until it is complete
             try:
                 async with aclosing(self._watch_list(resource, namespace, labels)) as pages:
                     async for page in pages:
@@ -271,9 +271,9 @@ class Client:
                 self._streams_lists = False
                 logger.info("the API server has no watch lists, so lists come in pages: %s", error.message)
             else:
-                self._broken_lists.discard(broken)
+                self._broken_lists.discard(objects)
                 return
-        self._broken_lists.discard(broken)
+        self._broken_lists.discard(objects)
         async for page in self.pages(resource, namespace, labels):
             yield page
 

@@ -120,7 +120,8 @@ class Gang:
         torch.save(value, message)
         mine = torch.frombuffer(message.getbuffer(), dtype=torch.uint8)
         # A script may have chosen another default device.
-        sizes = [torch.empty(1, dtype=torch.int64, device="cpu") for _ in range(self.world_size)]
+        num_ranks = dist.get_world_size(self.control)
+        sizes = [torch.empty(1, dtype=torch.int64, device="cpu") for _ in range(num_ranks)]
         dist.all_gather(sizes, torch.tensor([len(mine)], device="cpu"), group=self.control)
         messages = [torch.empty(max(map(int, sizes)), dtype=torch.uint8, device="cpu") for _ in sizes]
         dist.all_gather(messages, torch.cat([mine, mine.new_zeros(len(messages[0]) - len(mine))]), group=self.control)

@@ -87,6 +87,7 @@ class StopAgreement:
         question_seconds: How long a question takes, the same on all ranks. By default they measure it.
         save_due: Whether this rank wants all ranks to save. They agree on that in the same questions (`save_agreed`).
         copy_due: Whether this rank is ready to copy the state in memory again (`copy_agreed`).
+        gradients_kept: Whether this rank has kept gradients from one step to the next (`gradients_kept_anywhere`).
         clock: Seconds.
     """
 
@@ -98,6 +99,7 @@ class StopAgreement:
         question_seconds: float | None = None,
         save_due: Callable[[], bool] = lambda: False,
         copy_due: Callable[[], bool] = lambda: False,
+        gradients_kept: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gang = gang
@@ -117,6 +119,9 @@ class StopAgreement:
         self._copy_due = copy_due
         self.copy_agreed = False
         """Whether all ranks are ready to copy the state. Whoever copies sets it to False, in the same way."""
+        self._gradients_kept = gradients_kept
+        self.gradients_kept_anywhere = False
+        """Whether some rank has ever kept gradients from one step to the next."""
 
     def reached(self, *, ask_now: bool = False) -> bool:
         """Whether to stop now: the same answer on every rank, and once it is yes, always yes.
@@ -145,7 +150,8 @@ class StopAgreement:
         # The answer is the largest value of all ranks: 1 where any of them wants to save, and where any is not ready to copy.
         lacks_copy = self.copy_agreed or not self._copy_due()
         place = float(self._num_asked_within)
-        values = [float(self.request.received), float(save), float(lacks_copy), seconds_per_call, place, -place]
+        flags = [self.request.received, save, lacks_copy, self._gradients_kept()]
+        values = [*map(float, flags), seconds_per_call, place, -place]
         question = torch.tensor(values, dtype=torch.float64, device="cpu")
         self._in_flight = (self._gang.begin_max(question), question, measures_steps)
         self._asked_at, self._num_calls = now, 0
@@ -157,7 +163,7 @@ class StopAgreement:
             work.wait()
             self._asked_at += self._clock() - began  # the wait is not part of a step
             self._in_flight = None
-            requested, save, lacks_copy, seconds_per_call, furthest, nearest = answer.tolist()
+            requested, save, lacks_copy, gradients_kept, seconds_per_call, furthest, nearest = answer.tolist()
             if furthest != -nearest:
                 raise RuntimeError(
                     f"some rank asked whether to stop for the {furthest:.0f}th time within an evaluation, another one for the"
@@ -166,6 +172,7 @@ class StopAgreement:
             self._agreed = bool(requested)
             self.save_agreed |= bool(save)
             self.copy_agreed |= not lacks_copy
+            self.gradients_kept_anywhere |= bool(gradients_kept)
             if measures_steps:
                 self._interval = interval(self._question_seconds, seconds_per_call)
                 self._waits = seconds_per_call >= WAIT_RATIO * self._question_seconds

@@ -84,7 +84,7 @@ def _say_what_is_skipped(splits: Splits, tensors: Tensors) -> None:
     if skipped:
         more = f" and {len(skipped) - MAX_NAMED} more" if len(skipped) > MAX_NAMED else ""
         names = ", ".join(skipped[:MAX_NAMED]) + more
-        say(f"data: {len(skipped)} images that cannot be decoded are skipped: {names}")
+        say(f"data: {len(skipped)} skipped, since they cannot be decoded: {names}")
 
 
 def _stack(images: EncodedImages, samples: Sequence[int], decoded: list[torch.Tensor]) -> torch.Tensor:

@@ -76,6 +76,7 @@ class Run:
         if self._generation is not None:
             self._generation.before_exit = self.writer.linger  # the ranks may start again from that checkpoint
         self._memory: StateMemory | None = None  # where it is to keep their state, too
+        self._gradients_kept = False  # from one step to the next, ever
         self._trace: StepTrace | None = None
         self._compiler: CompilerWatch | None = None
 
@@ -169,7 +170,9 @@ class Run:
             )
         # Until here there is nothing to save, and SIGTERM ends the process.
         copy_due = (lambda: False) if self._memory is None else self._memory.is_due
-        self.stop = StopAgreement(self.gang, StopRequest(), save_due=save_due, copy_due=copy_due)
+        self.stop = StopAgreement(
+            self.gang, StopRequest(), save_due=save_due, copy_due=copy_due, gradients_kept=lambda: self._gradients_kept
+        )
         if self._memory is not None:
             self._memory.hold(replicas, restored=self._from_memory)
         self.gang.barrier()  # from the first progress line on, every rank honours SIGTERM
@@ -204,6 +207,7 @@ class Run:
     def step_done(self, *, num_samples: int = 0, is_whole: bool = True) -> None:
         """Count a step; the number of samples is the sum over all ranks. `is_whole`: no gradients are kept for the next one."""
         self.state.step += 1
+        self._gradients_kept |= not is_whole
         if self._memory is not None:
             if not is_whole:
                 self._memory.leave_out("gradients are kept from step to step, and are no part of the state")

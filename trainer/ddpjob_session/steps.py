@@ -77,7 +77,8 @@ class Steps(Iterator[int]):
         run = self._run
         stops = run.stop_reached()
         saves = self._is_save_late or run.stop.save_agreed or self._policy.save_is_due()
-        if (stops or saves or run.stop.copy_agreed) and self._are_gradients_kept():
+        copies = run.stop.copy_agreed and run.stop.gradients_kept_anywhere  # others copy without asking each other more
+        if (stops or saves or copies) and self._are_gradients_kept():
             self._is_save_late = saves  # until an optimizer has made its step
         else:
             if stops:

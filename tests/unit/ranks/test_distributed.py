@@ -230,6 +230,7 @@ def gathered(monkeypatch):
                 output[: len(message)] = message
 
         monkeypatch.setattr(dist, "all_gather", all_gather)
+        monkeypatch.setattr(dist, "get_world_size", lambda _: gang.world_size)
         return gang.all_gather(value)
 
     return gather

@@ -78,7 +78,7 @@ def test_images_that_cannot_be_decoded_are_skipped_if_the_user_allows_it(folder,
     log = capsys.readouterr().err
     assert "data: read from the cache" in log
     skipped = f"{folder}/train/cat/aa.png, {folder}/test/cat/2.jpg"
-    assert f"data: 2 images that cannot be decoded are skipped: {skipped}\n" in log
+    assert f"data: 2 skipped, since they cannot be decoded: {skipped}\n" in log
     with pytest.raises(ConfigError, match=r"cannot be decoded: .*; 1 other was skipped; replace or remove it"):
         load(folder, maxUnreadableImages=1)
 

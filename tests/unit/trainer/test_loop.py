@@ -276,7 +276,7 @@ def begin(monkeypatch: pytest.MonkeyPatch):
             gang=fake(device=torch.device(device), sum_=lambda loss: loss, world_size=1),
             timeline=Timeline(),
             report=fake(log=lambda *, step, loss, **_: lines.append((step, loss))),
-            stop=fake(save_agreed=False, copy_agreed=False),
+            stop=fake(save_agreed=False, copy_agreed=False, gradients_kept_anywhere=False),
             stop_reached=lambda: False,
             copy_if_agreed=lambda: None,
             step_done=step_done,

@@ -4,6 +4,7 @@ The driver frees the memory of a process once the last process that has its desc
 that the launcher has just killed.
 """
 
+import re
 import sys
 import time
 from types import ModuleType
@@ -19,28 +20,38 @@ WAIT_SECONDS: Final = 10.0
 #: The share of what was free at the first start that is enough. Contexts of other processes differ by some hundred MB.
 #: Assumption, not measured on a GPU.
 ENOUGH: Final = 0.95
+#: What CUDA says of a GPU that one process at a time may use, as long as the last one has not ended.
+BUSY: Final = "busy or unavailable"
 #: Time between two looks.
 LOOK_SECONDS: Final = 0.05
+#: torch's own allocator of host memory; a CUDA call, also within NCCL ("Cuda failure 2 'out of memory'"); cuBLAS.
+OUT_OF_MEMORY: Final = re.compile(
+    r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
+)
 
 
-def wait_until_free(
-    device: torch.device, mine: Generation | None, cuda: ModuleType = torch.cuda, clock: ModuleType = time
-) -> None:
-    """Wait, before the first allocation of a rank, until as much memory of its GPU is free as when it started first.
+def use(device: torch.device, mine: Generation | None, cuda: ModuleType = torch.cuda, clock: ModuleType = time) -> None:
+    """Make a GPU the current one of CUDA. A rank that starts again first waits until as much memory is free there as when it started first.
 
     `mine` is the generation of the rank, None where no rank starts again.
     """
-    if mine is None or device.type != "cuda":
+    if device.type != "cuda":
         return
-    free, _ = cuda.mem_get_info(device)
-    at_first = slots.step_of(mine.own_memory, FREE_MEMORY_SLOT)
+    if mine is not None:
+        _wait_until_free(device, mine.own_memory, cuda, clock)
+    cuda.set_device(device)
+
+
+def _wait_until_free(device: torch.device, memory: int, cuda: ModuleType, clock: ModuleType) -> None:
+    at_first = slots.step_of(memory, FREE_MEMORY_SLOT)
+    free = _free(device, cuda)
     if at_first == slots.NO_STEP:
-        slots.mark(mine.own_memory, free, FREE_MEMORY_SLOT)
+        slots.mark(memory, free, FREE_MEMORY_SLOT)
         return
     began = clock.monotonic()
     while free < ENOUGH * at_first and clock.monotonic() - began < WAIT_SECONDS:
         clock.sleep(LOOK_SECONDS)
-        free, _ = cuda.mem_get_info(device)
+        free = _free(device, cuda)
     if free < ENOUGH * at_first:
         print(
             f"ddpjob: {free / 2**30:.1f} GiB of {device} are free, and {at_first / 2**30:.1f} GiB were when the ranks started"
@@ -48,3 +59,20 @@ def wait_until_free(
             file=sys.stderr,
             flush=True,
         )
+
+
+def _free(device: torch.device, cuda: ModuleType) -> int:
+    """Bytes that are free; 0 where this process cannot have its context yet, which the first look creates."""
+    try:
+        return int(cuda.mem_get_info(device)[0])
+    except RuntimeError as error:
+        if not is_out_of_memory(error) and BUSY not in str(error):
+            raise
+        return 0
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this rank's host or GPU has no memory left, whoever asked for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None

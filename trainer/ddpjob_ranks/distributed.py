@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # torch.distributed's own, which it exports untyped
 
-from ddpjob_ranks import contract, generation
+from ddpjob_ranks import contract, device_memory, generation
 from ddpjob_ranks.cpus import cpus_of_this_rank
-from ddpjob_ranks.device_memory import wait_until_free
+from ddpjob_ranks.device_memory import is_out_of_memory
 from ddpjob_ranks.errors import ConfigError, ForeignMessageError, PeersMissingError
 from ddpjob_ranks.launch import preflight
 from ddpjob_ranks.launch.identity import Worker
@@ -59,11 +59,6 @@ PEER_LOSS = re.compile(
 
 #: In torch's message for an exception of a data set, which may speak of connections to a data store.
 IN_DATA_WORKER = "in DataLoader worker process"
-
-#: torch's own allocator of host memory; a CUDA call, also within NCCL ("Cuda failure 2 'out of memory'"); cuBLAS.
-OUT_OF_MEMORY = re.compile(
-    r"can't allocate memory|(Cuda failure|CUDA error).*out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.DOTALL
-)
 
 #: What NCCL reports about this rank's own GPU, tensors, shared memory or call.
 OWN_FAULT = re.compile(
@@ -190,7 +185,7 @@ def rendezvous(worker: Worker, limits: Limits, same: Mapping[str, str]) -> tuple
         PeersMissingError: other ranks did not start in time.
     """
     device = device_of(worker)
-    wait_until_free(device, generation.current(os.environ))
+    device_memory.use(device, generation.current(os.environ))
     os.environ.update(worker.environment())
     set_num_threads(cpus_of_this_rank(os.environ))
     store = meet(worker, same, device)
@@ -287,15 +282,8 @@ def is_peer_loss(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and PEER_LOSS.search(str(error)) is not None
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this rank's host or GPU has no memory left, whoever asked for it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
-
-
 def device_of(worker: Worker, cuda: ModuleType = torch.cuda) -> torch.device:
-    """The device of this rank, which becomes the current one of CUDA.
+    """The device of this rank.
 
     Raises:
         ConfigError: there is no GPU for this local rank.
@@ -320,9 +308,7 @@ def device_of(worker: Worker, cuda: ModuleType = torch.cuda) -> torch.device:
             f"rank {worker.rank}: local rank {worker.local_rank} has no GPU, because CUDA shows"
             f" {num_gpus} on this node; start one process per GPU (processesPerNode = gpusPerNode)"
         )
-    device = torch.device("cuda", index)
-    cuda.set_device(device)
-    return device
+    return torch.device("cuda", index)
 
 
 def set_num_threads(share: int) -> None:

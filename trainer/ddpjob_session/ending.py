@@ -7,6 +7,7 @@ import traceback
 from typing import NoReturn
 
 from ddpjob_ranks import contract, distributed, generation, termination
+from ddpjob_ranks.device_memory import is_out_of_memory
 from ddpjob_ranks.errors import ConfigError, ReplacedError, ShortageError
 from ddpjob_ranks.launch.identity import Worker
 from ddpjob_ranks.launch.preflight import RefusedError
@@ -63,7 +64,7 @@ def exit_code_of(error: BaseException) -> int:
             return 128 + signal.SIGINT
         case SystemExit(code=int(code)) if code:
             return code
-    return contract.EXIT_OUT_OF_MEMORY if distributed.is_out_of_memory(error) else contract.EXIT_PROGRAM_ERROR
+    return contract.EXIT_OUT_OF_MEMORY if is_out_of_memory(error) else contract.EXIT_PROGRAM_ERROR
 
 
 def leave(code: int) -> NoReturn:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddpjob_ranks import contract, slots
-from ddpjob_ranks.generation import Generation
+from ddpjob_ranks.generation import FREE_MEMORY_SLOT, Generation
 from ddpjob_session import run
 from ddpjob_session.checkpoints.snapshot import HostCopy
 from ddpjob_session.memory import periodic
@@ -152,12 +152,14 @@ def test_a_copy_that_other_ranks_lack_is_forgotten(memory, state, generation):
         assert {slots.step_of(kept, slot) for slot in STATE_SLOTS} == {5, slots.NO_STEP}
 
 
-def test_copies_that_are_not_restored_are_forgotten(memory, state, generation):
+def test_copies_that_are_not_restored_are_forgotten_and_nothing_else(memory, state, generation):
+    slots.mark(generation.own_memory, 79 * 2**30, FREE_MEMORY_SLOT)
     memory.hold([], restored=False)
     copied(memory, state, 5)
     memory.hold([], restored=False)
     for kept in (generation.state_memory, generation.own_memory):
         assert {slots.step_of(kept, slot) for slot in STATE_SLOTS} == {slots.NO_STEP}
+    assert slots.step_of(generation.own_memory, FREE_MEMORY_SLOT) == 79 * 2**30
 
 
 def test_other_ranks_of_a_node_copy_only_what_they_alone_know(generation, state, monkeypatch):

@@ -1,5 +1,7 @@
 """The copy of the state in host memory."""
 
+import mmap
+import os
 from unittest import mock
 
 import pytest
@@ -100,9 +102,20 @@ def test_for_a_gpu_all_tensors_lie_in_one_buffer_that_is_locked_as_long_as_it_is
     for _ in range(2):
         copied = tensors(copy.take(first))
         ((begin, size),) = locked.items()
+        assert begin % mmap.PAGESIZE == 0, "CUDA locks whole pages, and none twice"
         assert all(begin <= tensor.data_ptr() < begin + size for tensor in copied if tensor.numel())
         assert size < 2 * sum(tensor.nbytes for tensor in copied) + 64 * len(copied), "not rounded up"
         first["more"] = torch.arange(1 << 20)
+
+
+def test_a_process_that_is_forked_does_not_move_the_memory_that_a_gpu_writes():
+    """In private memory, what the parent writes next would be in a new page, and the GPU would write the old one."""
+    (copied,) = tensors(HostCopy(CPU).take({"model": torch.zeros(3)}))
+    if (child := os.fork()) == 0:
+        copied.fill_(1.0)  # as the GPU would: into the page that was there before the fork
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert torch.equal(copied, torch.ones(3))
 
 
 def test_a_part_that_is_loaded_and_kept_does_not_keep_the_memory_of_the_others():

@@ -1,5 +1,6 @@
 """A copy of the training state in host memory, which later steps cannot change."""
 
+import mmap
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def _laid_out(sources: list[_Source]) -> tuple[torch.Tensor, list[torch.Tensor]]
         -(-count * dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         for (_, dtype), count in zip(groups, counts, strict=True)
     ]
-    buffer = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
+    buffer = _pages(sum(sizes))
     memory = buffer.numpy().data
     slots: dict[int, torch.Tensor] = {}
     for ((_, dtype), members), count, offset in zip(groups.items(), counts, accumulate(sizes, initial=0), strict=False):
@@ -138,6 +139,17 @@ def _laid_out(sources: list[_Source]) -> tuple[torch.Tensor, list[torch.Tensor]]
             slots[index] = _like(sources[index], shared, position)
             position += sources[index].shape.numel()
     return buffer, [slots[index] for index in range(len(sources))]
+
+
+def _pages(num_bytes: int) -> torch.Tensor:
+    """Memory that shares no page with any other: CUDA locks whole pages, and none twice.
+
+    Child processes share it. If it were private, the first write after a fork would move a page away from under the GPU, which
+    goes on writing the old one.
+    """
+    if not num_bytes:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(mmap.mmap(-1, num_bytes, mmap.MAP_SHARED), dtype=torch.uint8)
 
 
 def _like(source: _Source, shared: torch.Tensor, position: int) -> torch.Tensor:

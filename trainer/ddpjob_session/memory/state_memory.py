@@ -105,11 +105,13 @@ class StateMemory:
 
     def _forget(self, *, restored: bool, node: bool) -> None:
         """Forget what was kept, unless it is `restored`: then what belongs to later steps. `node`: also the state."""
+        if node and not restored:
+            slots.empty(self._node)
+        newest = self._state.step if restored else slots.NO_STEP  # some rank lacks what belongs to a later one
+        # Not the whole memory of the rank, which holds more than its state: the next generation reads that.
         for memory in (self._own, *((self._node,) if node else ())):
-            if not restored:
-                slots.empty(memory)
             for slot in STATE_SLOTS:
-                if slots.step_of(memory, slot) > self._state.step:  # some rank lacks what belongs to it
+                if slots.step_of(memory, slot) > newest:
                     slots.mark(memory, slots.NO_STEP, slot)
 
     def _write_own(

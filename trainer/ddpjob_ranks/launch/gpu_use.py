@@ -11,16 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-#: How the files of GPUs begin, which CUDA and NVML open when they are initialised. A library of the driver that is loaded is no
-#: sign of use: libcublasLt of CUDA 13 loads libcuda.so.1 when torch is imported, and does not initialise it.
-DEVICE = "/dev/nvidia"
+#: How the files of GPUs begin, which CUDA and NVML open when they are initialised, and ROCm. A library of the driver that is loaded
+#: is no sign of use: libcublasLt of CUDA 13 loads libcuda.so.1 when torch is imported, and does not initialise it.
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 
 def use_of_gpu() -> str | None:
     """What this process has done with a GPU, for a sentence; None if nothing."""
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # that of the listing itself is closed
-            if (target := str(descriptor.readlink())).startswith(DEVICE):
+            if (target := str(descriptor.readlink())).startswith(DEVICES):
                 return f"has opened {target}"
     return None
 

@@ -17,6 +17,7 @@ from ddpjob_measure.task import Figures, MeasureError, Task
 from ddpjob_measure.verify_resume import Run
 from ddpjob_measure.workbench import Row, Skipped, Step, Workbench
 from ddpjob_ranks import contract
+from ddpjob_ranks.distributed import NCCL_SETTINGS
 from ddpjob_trainer import recipes
 from ddpjob_trainer.recipe_names import short_names
 
@@ -86,7 +87,7 @@ def ranks(bench: Workbench) -> Iterator[Row]:
         began, meeting = time.monotonic(), bench.folder("smoke") / "file"
         what = {"checks": checks, "ranks": world_size, "device": one}
         options = ["--checks", checks, "--device", one, "--world-size", str(world_size), "--file", str(meeting)]
-        environ = smoke.SHARED_GPU if world_size > 1 else {}
+        environ = smoke.SHARED_GPU if world_size > 1 else smoke.VERBOSE
         with ThreadPoolExecutor(world_size) as pool:
             outputs = [
                 pool.submit(bench.output_of, ["ddpjob_measure.smoke", *options, "--rank", str(rank)], environ)
@@ -103,7 +104,23 @@ def ranks(bench: Workbench) -> Iterator[Row]:
             if line.startswith(smoke.PREFIX):
                 check, _, result = line.removeprefix(smoke.PREFIX).partition(" ")
                 yield {**what, "check": check, "result": result}
+        if (checks, world_size) == ("nccl", 1):
+            yield {**what, "check": "settings", "result": settings_in_effect("\n".join(lines))}
         yield {**what, "check": "all", "seconds": time.monotonic() - began}
+
+
+def settings_in_effect(text: str) -> str:
+    """What torch prints of how it runs NCCL, next to what it was told.
+
+    Raises:
+        MeasureError: it does not do what it was told.
+    """
+    said = {name: re.search(rf"{name}(?: \([^)]*\))?: (\w+)", text) for name in NCCL_SETTINGS}
+    wrong = [f"{name}={found[1]}" for name, found in said.items() if found and found[1] != NCCL_SETTINGS[name]]
+    if wrong:
+        raise MeasureError(f"torch runs NCCL with {', '.join(wrong)}; it was told {NCCL_SETTINGS}")
+    unsaid = [name for name, found in said.items() if not found]
+    return f"torch says {len(said) - len(unsaid)} as it was told, and nothing of {', '.join(unsaid)}"
 
 
 #: A recipe as a user writes one.

@@ -15,15 +15,23 @@ from torch import nn
 from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which it exports untyped
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_ranks.distributed import NCCL_SETTINGS
+from ddpjob_ranks.distributed import NCCL_SETTINGS, nccl_in_effect
 from ddpjob_ranks.watch.collectives import num_started
 
 #: Has NCCL accept several ranks on one GPU, from the version on that knows it.
 SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+#: Has torch print how it runs NCCL.
+VERBOSE = {"TORCH_CPP_LOG_LEVEL": "INFO"}
 #: Begins the lines of the checks.
 PREFIX = "smoke "
 #: For the threads of torch and NCCL that could end the process after an abort or an error.
 AFTERWARDS_SECONDS = 2.0
+
+
+def settings(device: torch.device) -> object:
+    """By which class NCCL runs, and which variables are not as ddpjob sets them."""
+    assert dist.group.WORLD is not None
+    return nccl_in_effect(dist.group.WORLD._get_backend(device), os.environ)
 
 
 def all_reduce(device: torch.device) -> object:
@@ -103,7 +111,7 @@ def own_fault(device: torch.device) -> object:
 
 CHECKS: Mapping[str, tuple[Callable[[torch.device], object], ...]] = {
     "gloo": (all_reduce, broadcast, ddp),
-    "nccl": (all_reduce, broadcast, ddp, flight_recorder, abort),  # the last one leaves no group behind
+    "nccl": (settings, all_reduce, broadcast, ddp, flight_recorder, abort),  # the last one leaves no group behind
     "fault": (all_reduce, own_fault),  # this one neither
 }
 

@@ -237,6 +237,8 @@ def join(
     assert isinstance(control, dist.ProcessGroup)  # all ranks are in it
     # new_group copies the GPU of the group above to it, and a barrier would allocate a tensor there.
     control.bound_device_id = None
+    if device.type == "cuda" and worker.rank == 0:
+        print(nccl_in_effect(groups.group.WORLD._get_backend(device), os.environ), flush=True)
     gang = Gang(rank=worker.rank, world_size=worker.world_size, device=device, control=control)
     yield gang
     leave(gang, limits.collectives)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
 from torch import nn
 
 from ddpjob_ranks import checks, contract, distributed, generation, inspection, termination
@@ -419,9 +418,6 @@ def joined(
         group = distributed.join(worker, limits, device, store)
         with watchdog, group as gang, Reporter(enabled=worker.rank == 0) as report:
             timeline.enter(Phase.SETUP)
-            if device.type == "cuda" and worker.rank == 0:
-                backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr] # it exists from here on
-                print(distributed.nccl_in_effect(backend, os.environ), flush=True)
             checks.check_group(gang)  # here rather than where the group is created: the watchdog is active by now
             run = Run(gang, report, timeline, watchdog, keep=keep)
             yield run

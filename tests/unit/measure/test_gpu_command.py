@@ -327,6 +327,18 @@ def test_the_other_recipes_are_tried_if_one_cannot_be_found(tmp_path, monkeypatc
     assert sorted(row["recipe"] for row in rows) == ["digits", "speedrun-cifar10"]
 
 
+SAID = """
+ProcessGroupNCCL environments: NCCL version: 2.30.7, TORCH_NCCL_ASYNC_ERROR_HANDLING: 2, TORCH_NCCL_ENABLE_TIMING: 1, TORCH
+TORCH_NCCL_ENABLE_MONITORING (Whether to kill program when no watchdog heartbeat detected): 0, TORCH_NCCL_DUMP_ON_TIMEOUT: 0
+"""
+
+
+def test_torch_says_whether_it_runs_nccl_as_it_was_told():
+    assert gpu_steps.settings_in_effect(SAID).startswith("torch says 4 as it was told, and nothing of TORCH_DIST_USE")
+    with pytest.raises(MeasureError, match="torch runs NCCL with TORCH_NCCL_ENABLE_TIMING=0; it was told"):
+        gpu_steps.settings_in_effect(SAID.replace("TIMING: 1", "TIMING: 0"))
+
+
 def test_operations_of_resnet50_are_three_times_those_of_its_forward_pass_but_for_the_first_layer():
     forward = 2 * 4.089e9  # two for each of the multiply-adds, torchvision's 4.09 G
     first = 2 * 64 * 3 * 49 * 112 * 112  # needs no gradient of its input

@@ -8,12 +8,14 @@ import os
 import pickle
 import subprocess
 import sys
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d
 
 from ddpjob_ranks import distributed, generation
 from ddpjob_ranks.device_memory import is_out_of_memory
@@ -115,7 +117,7 @@ def test_nccl_is_the_backend_that_does_not_block_the_computation():
     assert "ValueError: ProcessGroupNCCL is only supported with GPUs" in done.stderr
 
 
-def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_control_needs_no_gpu(monkeypatch):
+def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_control_needs_no_gpu(monkeypatch, capsys):
     """Its signal to dump would stay in the store of ranks that start again in place, and end them minutes later."""
     set_at_start = {}
 
@@ -124,7 +126,8 @@ def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_con
 
     control = dist.ProcessGroup(0, 1)
     control.bound_device_id = torch.device("cuda", 0)
-    groups = fake(init_process_group=init_process_group, new_group=lambda **_: control)
+    default = fake(WORLD=fake(_get_backend=lambda _: fake()))
+    groups = fake(init_process_group=init_process_group, new_group=lambda **_: control, group=default)
     for name in distributed.NCCL_SETTINGS:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -133,6 +136,20 @@ def test_torchs_own_watchdog_neither_sleeps_nor_ends_ranks_and_the_group_for_con
     assert control.bound_device_id is None
     for name in ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_ENABLE_MONITORING"):
         assert set_at_start[name] == "0"
+    assert capsys.readouterr().out.startswith("NCCL by ")
+
+
+@pytest.mark.parametrize("name", distributed.NCCL_SETTINGS)
+def test_torch_knows_what_it_is_told(name):
+    """A variable that a release has renamed would be ignored without a word."""
+    if name == "TORCH_DIST_USE_NCCL2" and not hasattr(distributed_c10d, "ProcessGroupNCCL2"):
+        return  # before 2.15 there is one backend
+    library = Path(torch.__file__).with_name("lib") / "libtorch_cuda.so"
+    for file in (library, Path(distributed_c10d.__file__)):
+        with file.open("rb") as source, mmap(source.fileno(), 0, access=ACCESS_READ) as text:
+            if text.find(name.encode()) >= 0:
+                return
+    pytest.fail(f"torch {torch.__version__} does not know {name}")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,37 @@ def test_the_other_recipes_are_tried_if_one_cannot_be_found(tmp_path, monkeypatc
     with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match=r"own_recipe:.* ConfigError: there is no"):
         rows.extend(gpu_steps.recipes_in_bfloat16(workbench))
     assert sorted(row["recipe"] for row in rows) == ["digits", "speedrun-cifar10"]
+
+
+@pytest.mark.parametrize(("free_again", "error"), [(71.0, None), (32.0, "took 60% of it, 32.0 GiB are free again")])
+def test_a_restart_in_place_finds_the_memory_of_the_rank_that_was_killed(tmp_path, monkeypatch, free_again, error):
+    text = (
+        "killed after step 3 at 1.0, 30.0 GiB free, leaving 4000000\nresumed from step 3 in memory: no step is lost\n"
+    )
+    text += f"step 4 after the restart at 2.5, {free_again} GiB free\n"
+    monkeypatch.setattr(Workbench, "training", lambda *_, **__: (Run(name=""), text))
+    monkeypatch.setattr(Workbench, "images", lambda *_: {})
+    monkeypatch.setattr(gpu_steps, "_seconds_of_the_last_start", lambda _: {})
+    rows: list[Row] = []
+    with bench(tmp_path, 60) as workbench, pytest.raises(MeasureError, match=error) if error else nullcontext():
+        rows.extend(gpu_steps.restart_in_place(workbench))
+    assert [(row["seconds to the first step"], row["GiB free again"]) for row in rows] == [(1.5, free_again)]
+
+
+def test_code_of_others_that_fails_keeps_no_seed_from_being_measured(tmp_path, monkeypatch):
+    def output_of(_: Workbench, module: list[str], __: object) -> str:
+        raise MeasureError(f"{module[-1]} failed")
+
+    (tmp_path / "airbench94.py").touch()
+    monkeypatch.setattr(Workbench, "training", lambda *_, **__: None)
+    monkeypatch.setattr(Workbench, "output_of", output_of)
+    monkeypatch.setattr(gpu_steps.outcome, "outcome_of", lambda _, seed: fake(row=lambda *_: {"seed": seed}))
+    rows: list[Row] = []
+    with bench(tmp_path, 60) as workbench:
+        workbench.foreign = tmp_path
+        with pytest.raises(MeasureError, match=r"airbench94\.py: .*airbench94\.py failed"):
+            rows.extend(gpu_steps.speedrun(workbench))
+    assert [row["what"] for row in rows] == ["digits, seed 0, compile auto", "digits, seed 0, compile never"]
 
 
 SAID = """

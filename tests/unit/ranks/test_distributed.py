@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
-from ddpjob_ranks import distributed, generation
+from ddpjob_ranks import device_memory, distributed, generation
 from ddpjob_ranks.device_memory import is_out_of_memory
 from ddpjob_ranks.distributed import Gang, is_peer_loss
 from ddpjob_ranks.errors import ConfigError, ForeignMessageError
@@ -88,6 +88,18 @@ def test_a_choice_of_gpus_is_respected(monkeypatch):
     monkeypatch.setenv("DDPJOB_GPUS_PER_NODE", "4")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert device_of(local_rank=0, num_gpus=0) == "cpu"
+
+
+def test_a_rank_waits_for_the_memory_of_its_gpu_before_it_meets_the_others(monkeypatch):
+    """They compare their GPUs then, which takes some of that memory."""
+    done: list[str] = []
+    device, store = torch.device("cuda", 0), HashStore()
+    monkeypatch.setattr(distributed, "device_of", lambda _: device)
+    monkeypatch.setattr(device_memory, "use", lambda used, _: done.append(f"use {used}"))
+    monkeypatch.setattr(distributed, "meet", lambda *_: done.append("meet") or store)
+    limits = Limits(first_step_seconds=9, step_seconds=9)
+    assert distributed.rendezvous(worker(), limits, {}) == (device, store)
+    assert done == ["use cuda:0", "meet"]
 
 
 def test_torch_has_as_many_threads_and_compilers_also_if_the_compiler_was_imported_before(monkeypatch):

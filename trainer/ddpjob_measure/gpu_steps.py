@@ -307,7 +307,7 @@ def overhead(bench: Workbench) -> Iterator[Row]:
 
 
 def speedrun(bench: Workbench) -> Iterator[Row]:
-    """`speedrun-cifar10` compiled and not, in turn with airbench94 where there is one, then more seeds as long as there is time."""
+    """`speedrun-cifar10` compiled, not, and with CUDA graphs, in turn with airbench94 where there is one, then more seeds as long as there is time."""
     if bench.quick:
         recipe, environ, more = "digits", {}, ["epochs=2"]
     elif images.archive() or os.environ.get(contract.DDPJOB_DATA_DIR):
@@ -315,17 +315,30 @@ def speedrun(bench: Workbench) -> Iterator[Row]:
     else:
         raise Skipped(f"no images of CIFAR-10: run `make gpu-wheels` with {TEST_DATA} set, and carry its folder")
     scripts = sorted(bench.foreign.glob("airbench94*.py")) if bench.foreign else []
-    wanted = [(seed, how) for seed in range(1 if bench.quick else 3) for how in ("auto", "never")]
+    wanted = [(0, "compile auto"), (0, "compile never")]
+    if not bench.quick:
+        wanted += [(0, "CUDA graphs"), *((seed, how) for seed in (1, 2) for _, how in wanted)]
     wrong: list[str] = []
     yield from bench.found
-    for number, (seed, compiled) in enumerate(wanted):
-        row: Row = {"what": f"{recipe}, seed {seed}, compile {compiled}"}
+    for number, (seed, how) in enumerate(wanted):
+        row: Row = {"what": f"{recipe}, seed {seed}, {how}"}
         if not _is_found(bench, row):
             _check_time(bench)
             events = bench.folder("events")
-            keys = [f"recipe={recipe}", f"seed={seed}", f"compile={compiled}", *more]
-            bench.training(*keys, environ={**environ, contract.DDPJOB_EVENTS_DIR: str(events)})
-            yield {**row, **outcome.outcome_of(events, seed).row(*TARGETS)}
+            keys = [
+                f"recipe={recipe}",
+                f"seed={seed}",
+                f"compile={'never' if how == 'compile never' else 'auto'}",
+                *more,
+            ]
+            variables = {contract.DDPJOB_EVENTS_DIR: str(events), **(GRAPHS if how == "CUDA graphs" else {})}
+            _, text = bench.training(*keys, environ={**environ, **variables})
+            without = NO_GRAPHS.search(text)
+            yield {
+                **row,
+                **outcome.outcome_of(events, seed).row(*TARGETS),
+                **({"CUDA graphs": without[0]} if without else {}),
+            }
         for script in scripts if number == 0 else ():
             if not _is_found(bench, {"what": script.name}):
                 try:

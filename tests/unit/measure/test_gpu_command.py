@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpjob_measure import carry, foreign, gpu, gpu_steps, record
+from ddpjob_measure import carry, foreign, gpu, gpu_steps, outcome, record
 from ddpjob_measure.__main__ import main
 from ddpjob_measure.task import PARTS, Figures, MeasureError, Spread, Task
 from ddpjob_measure.verify_resume import Run
@@ -348,9 +348,9 @@ def test_code_of_others_that_fails_keeps_no_seed_from_being_measured(tmp_path, m
         raise MeasureError(f"{module[-1]} failed")
 
     (tmp_path / "airbench94.py").touch()
-    monkeypatch.setattr(Workbench, "training", lambda *_, **__: None)
+    monkeypatch.setattr(Workbench, "training", lambda *_, **__: (Run(name=""), ""))
     monkeypatch.setattr(Workbench, "output_of", output_of)
-    monkeypatch.setattr(gpu_steps.outcome, "outcome_of", lambda _, seed: fake(row=lambda *_: {"seed": seed}))
+    monkeypatch.setattr(outcome, "outcome_of", lambda _, seed: fake(row=lambda *_: {"seed": seed}))
     rows: list[Row] = []
     with bench(tmp_path, 60) as workbench:
         workbench.foreign = tmp_path

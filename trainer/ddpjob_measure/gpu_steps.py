@@ -275,7 +275,7 @@ def restart_in_place(bench: Workbench) -> Iterator[Row]:
 
 
 def _seconds_of_the_last_start(events: Path) -> Row:
-    """By span, those of rank 0 from the start of its last process to its first step: connect has NCCL, setup the CUDA context."""
+    """By span, those of rank 0 from the start of its last process to its first step: rendezvous has the CUDA context and the wait for memory, connect has NCCL."""
     seconds: dict[str, Any] = {}
     for span in outcome.spans_of(events):
         if span["span"] == "start":

@@ -83,7 +83,7 @@ $(DDPJOB_CACHE_DIR)/oldest-torch/stamp: hack/tests.mk
 test-oldest-torch: $(DDPJOB_CACHE_DIR)/oldest-torch/stamp ## Test the trainer with the oldest torch that it supports
 	@$(<D)/bin/pytest -p no:cacheprovider tests/unit/ranks tests/unit/trainer \
 		$(patsubst %,tests/processes/trainer/test_%.py,collectives_of_a_step ddp_options dropout make_gpu lost_peer \
-		number_of_ranks preemption replaced_pod restart_from_copies restart_in_place resume set_up)
+		number_of_ranks preemption replaced_pod restart_in_place resume)
 
 .PHONY: mutants
 mutants: setup ## Change one expression at a time; a test must fail: make mutants MUTANTS='LIST --share 0.05'

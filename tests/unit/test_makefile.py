@@ -2,6 +2,9 @@
 
 import re
 import subprocess
+from pathlib import Path
+
+import pytest
 
 from support import REPOSITORY
 
@@ -26,12 +29,22 @@ def test_a_line_of_the_makefiles_fits_a_screen() -> None:
         assert [line for line in file.read_text().splitlines() if len(line) > 120] == [], file
 
 
+def given_to_pytest(*targets: str) -> list[Path]:
+    """What pytest is given by these targets."""
+    lines = make("--dry-run", *targets).replace("\\\n", " ").splitlines()
+    pytest_lines = [line for line in lines if "/pytest " in line]
+    return [REPOSITORY / path for line in pytest_lines for path in re.findall(r"\btests/[\w/.]+", line)]
+
+
+@pytest.mark.parametrize("target", ["test-oldest-torch", "matrix", "test-pythons", "faults"])
+def test_the_tests_that_a_target_names_are_there(target: str) -> None:
+    assert [path for path in given_to_pytest(target) if not path.exists()] == []
+
+
 def test_every_test_file_is_run_by_a_target_of_ci() -> None:
     ci = (REPOSITORY / ".ci/run").read_text()
     targets = re.findall(r"^ *(?:\w+=\d+ )?step (\S+)", ci, re.MULTILINE)
-    dry_run = make("--dry-run", *targets)
-    pytest_lines = [line for line in dry_run.replace("\\\n", " ").splitlines() if "/pytest " in line]
-    run = [REPOSITORY / path for line in pytest_lines for path in re.findall(r"\btests/\S+", line)]
+    run = given_to_pytest(*targets)
     files = [file for pattern in ("test_*.py", "*_test.py") for file in (REPOSITORY / "tests").rglob(pattern)]
     assert len(files) > 100
     assert [file for file in files if not {file, *file.parents} & set(run)] == []

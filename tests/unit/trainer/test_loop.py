@@ -19,7 +19,7 @@ from ddpjob_ranks.watch.timeline import Phase, Timeline
 from ddpjob_recipes import digits
 from ddpjob_session.run import Run
 from ddpjob_session.steps import Steps
-from ddpjob_trainer import loop, optim, recipes, worker
+from ddpjob_trainer import export, loop, optim, recipes, worker
 from ddpjob_trainer.config import parse_config
 from ddpjob_trainer.data import Batch, Feed
 from ddpjob_trainer.evaluate import Evaluation
@@ -235,6 +235,19 @@ def test_the_setting_chooses_the_evaluations_that_see_several_views(monkeypatch,
     notes = [call.kwargs["note"] for call in session.report.evaluated.call_args_list]
     assert notes == ["six views" if last in augmented else "" for last in (False, True)]
     assert exported == [(False, True), (True, setting != "last")]
+
+
+def test_weights_are_left_to_the_thread_that_writes_checkpoints(monkeypatch):
+    session: Any = MagicMock(resumed=False)
+    session.gang.rank = 0
+    stored: list[str] = []
+    monkeypatch.setattr(export, "save", lambda *_, prefix: stored.append(prefix))
+    found = Evaluation(values={"accuracy": 90.0}, texts={"accuracy": "accuracy 90 %"}, num_samples=10)
+    replace(training(network()), session=session).export(found, last=True, comparable=True)
+    assert stored == []
+    for tensors, write in (call.args for call in session.writer.export.call_args_list):
+        write(tensors)
+    assert stored == [export.BEST, ""]
 
 
 class Counted(Training):

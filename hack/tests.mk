@@ -43,7 +43,7 @@ nightly: cluster-programs ## Run the slow tests of rare cases, which tests/READM
 	@$(MAKE) --no-print-directory test-oldest-torch
 
 # Kubernetes releases in addition to the one that all tests run on, each with a folder in tests/testbed/tools.
-KUBERNETES ?= 1.34 1.35 1.37
+KUBERNETES ?= 1.34 1.35 1.36
 MATRIX_TESTS := tests/cluster/api tests/cluster/operator/test_example_on_a_cluster.py \
 	tests/cluster/operator/test_upgrade_from_0_1.py tests/cluster/chart/test_chart_on_a_cluster.py
 
@@ -53,7 +53,7 @@ matrix: setup ## Install, run, restart, upgrade on other releases of Kubernetes:
 		echo "ddpjob: Kubernetes $$release (the first time its programs are built)"; \
 		export TESTBED_KUBERNETES=$$release; \
 		$(BIN)/python -m testbed build && $(BIN)/pytest $(PARALLEL) -m 'not nightly' $(MATRIX_TESTS) \
-			$$(test $$release = 1.37 && echo tests/cluster/gangs/test_native_gangs.py) || exit 1; \
+			$$(test $$release = 1.36 && echo tests/cluster/gangs/test_native_gangs.py) || exit 1; \
 	done
 
 # What a nightly run tests of these is what is installed; the first one runs all other tests.

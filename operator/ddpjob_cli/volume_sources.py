@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ddpjob_operator.api.resource import Body
 
-#: The fields of a VolumeSource of Kubernetes 1.36.
+#: The fields of a VolumeSource of Kubernetes 1.37.
 _KINDS: Final = (
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "fc", "flexVolume", "hostPath", "image", "iscsi", "nfs"),
     *("persistentVolumeClaim", "projected", "secret", "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder"),

@@ -1,8 +1,9 @@
 """A proxy in front of a real API server that makes what clients must survive: refusals, cuts, lost answers, dead watches.
 
 Clients reach it by a kubeconfig of its own; what they ask is asked of the API server as an administrator. Everything that no
-rule strikes passes unchanged, so a client cannot tell the proxy from the server. Not for what upgrades its connection
-(exec, attach, port-forward) and not for followed logs: an answer other than a watch's is passed on when it is complete.
+rule strikes passes unchanged, so a client cannot tell the proxy from the server, but for a watch, which is never compressed.
+Not for what upgrades its connection (exec, attach, port-forward) and not for followed logs: an answer other than a watch's
+is passed on when it is complete.
 """
 
 from __future__ import annotations
@@ -167,12 +168,12 @@ class FaultProxy:
             return _cut(incoming)
 
     async def _ask(self, incoming: web.BaseRequest, request: Request, body: bytes) -> web.Response:
-        async with self._upstream(incoming, body) as answer:
+        async with self._upstream(incoming, request, body) as answer:
             content = b"" if request.verb == "watch" else await answer.read()
             return web.Response(status=answer.status, headers=_passed_on(answer.headers), body=content)
 
     async def _watch(self, incoming: web.BaseRequest, request: Request) -> web.StreamResponse:
-        async with self._upstream(incoming, b"") as answer:
+        async with self._upstream(incoming, request, b"") as answer:
             stream = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
             await stream.prepare(incoming)
             async for line in _later(_lines(answer), lambda: self._rules.delay_seconds(request)):
@@ -189,9 +190,14 @@ class FaultProxy:
                 await stream.write(line)
             return stream
 
-    def _upstream(self, incoming: web.BaseRequest, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _upstream(
+        self, incoming: web.BaseRequest, request: Request, body: bytes
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         url = yarl.URL(self._control_plane.server + incoming.raw_path, encoded=True)
         headers = _passed_on(incoming.headers)
+        if request.verb == "watch":
+            # Kubernetes 1.37 compresses the events of a watch list for a client that accepts it. Here they are lines.
+            headers = {name: value for name, value in headers.items() if name.lower() != "accept-encoding"}
         return self._session.request(incoming.method, url, headers=headers, data=body or None, allow_redirects=False)
 
 

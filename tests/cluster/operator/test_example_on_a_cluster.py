@@ -28,4 +28,4 @@ async def test_digits_runs_restarts_and_succeeds(cluster: testbed.ControlPlane, 
 
 def test_the_control_plane_is_of_the_release_that_was_asked_for(cluster: testbed.ControlPlane) -> None:
     version = cluster.kubectl.json("version")["serverVersion"]
-    assert f"{version['major']}.{version['minor']}" == os.environ.get("TESTBED_KUBERNETES", "1.36")
+    assert f"{version['major']}.{version['minor']}" == os.environ.get("TESTBED_KUBERNETES", "1.37")

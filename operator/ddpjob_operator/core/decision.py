@@ -3,8 +3,7 @@
 Policies make them, `plan` chooses one, and `render` turns it into a status and into actions.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import Failure, Progress, Restarts
@@ -54,8 +53,6 @@ class StartNextAttempt:
     """The number of nodes of the next attempt, where it does not get all; None for spec.nodes."""
     replaces: tuple[int, ...] = ()
     """Node ranks of the lost pods, where the others continue in the same attempt."""
-    spares: Mapping[int, str] = field(default_factory=dict)
-    """Of these ranks, those that a spare pod takes over, and its name."""
     restarts: Restarts | None = None
     """The counters after a failure."""
     failure: Failure | None = None

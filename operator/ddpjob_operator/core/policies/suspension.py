@@ -15,7 +15,7 @@ def stop_while_suspended(situation: Situation) -> Advice:
     if not situation.spec.suspend:
         return Advice()
     gang = situation.gang
-    if gang.current or gang.spares or situation.status.condition(ConditionType.CREATED) or _objects(situation):
+    if gang.current or situation.status.condition(ConditionType.CREATED) or _objects(situation):
         message = "spec.suspend is true; the pods are being stopped"
         return Advice(decision=StartNextAttempt(phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message))
     stopping = may_still_run(situation.observed, gang.old, situation.now)

@@ -193,7 +193,6 @@ def _replaced(situation: Situation, decision: StartNextAttempt) -> dict[str, Any
         ReplacedPod(
             rank=rank,
             replacement=status.replacement(rank) + (rank in decision.replaces),
-            spare=decision.spares.get(rank) if rank in decision.replaces else status.spare_for(rank),
         )
         for rank in ranks
     ]

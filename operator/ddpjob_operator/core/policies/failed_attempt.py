@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.actions import Lookup
-from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNextAttempt
+from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, ReplacePods, StartNextAttempt
 from ddpjob_operator.core.failure.cause import (
     End,
     cause_of,
@@ -58,14 +58,12 @@ def restart_or_fail(situation: Situation) -> Advice:
     return Advice(decision=decision_after(failure, restart), lookups=lookups)
 
 
-def _replacement(ranks: tuple[int, ...], failure: Failure, restart: RestartDecision) -> StartNextAttempt:
+def _replacement(ranks: tuple[int, ...], failure: Failure, restart: RestartDecision) -> ReplacePods:
     """The decision to replace the lost pods of these ranks."""
     replaced = failure.model_copy(update={"replaced": True})
-    return StartNextAttempt(
-        phase=Phase.RESTARTING,
-        reason=failure.reason,
+    return ReplacePods(
+        ranks=ranks,
         message=failure_sentence(replaced),
-        replaces=ranks,
         restarts=after_replacement(restart.restarts),
         failure=replaced,
     )

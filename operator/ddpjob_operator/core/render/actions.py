@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable
 
-from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.core import free_places
 from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
-from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
-from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
+from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, Stop, WaitToStart
 from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.placeholders import create_placeholder
@@ -33,14 +31,14 @@ def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
             return (*_keep_whole(situation), *released)
         case WaitToStart():
             return (
-                *_stop_earlier_attempts(situation),
+                *_stop_earlier_attempts(situation, decision.stop),
                 *_release_lost(situation),
                 *_give_up_places(situation),
                 *released,
             )
         case StaySuspended():
             return (
-                *_stop_with_own_grace(situation),
+                *_stop_earlier_attempts(situation, Stop.WITH_OWN_GRACE),
                 *_release_lost(situation),
                 *remove_placeholders(situation.observed, gang.placeholders, situation.now),
                 *released,
@@ -123,24 +121,16 @@ def outdated_evidence(situation: Situation) -> list[DeletePod]:
     ]
 
 
-def _stop_earlier_attempts(situation: Situation) -> tuple[Action, ...]:
-    """Stop the pods of earlier attempts in the way that fits why their attempt ended."""
+def _stop_earlier_attempts(situation: Situation, how: Stop) -> tuple[Action, ...]:
     observed, failure, now = situation.observed, situation.failure, situation.now
     alive = may_still_run(observed, situation.gang.old, now)
-    if failure is None:
-        # A partial gang that was released has nothing to save; one that was suspended or replaced has.
-        has_work = situation.status.give_backs == 0
-        return _stop_with_own_grace(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
-    if failure.reason == Reason.HUNG:
-        return stop_and_keep_logs(observed, alive, epoch_seconds(failure.time), now)
-    # A rank was asked to stop, so the others may save their work, too. Its exit code need not show that: torchrun's is 1.
-    can_save = failure.reason in ASKED_TO_STOP or failure.exit_code == contract.EXIT_CHECKPOINTED
-    return stop(observed, alive, None if can_save else SURVIVOR_GRACE_SECONDS, now)
-
-
-def _stop_with_own_grace(situation: Situation) -> tuple[Action, ...]:
-    alive = may_still_run(situation.observed, situation.gang.old, situation.now)
-    return stop_with_own_grace(situation.observed, alive, situation.now)
+    match how:
+        case Stop.AT_ONCE:
+            return stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
+        case Stop.WITH_OWN_GRACE:
+            return stop_with_own_grace(observed, alive, now)
+        case Stop.AND_KEEP_LOGS:
+            return stop_and_keep_logs(observed, alive, epoch_seconds(failure.time) if failure else now, now)
 
 
 def _release_lost(situation: Situation) -> tuple[Action, ...]:

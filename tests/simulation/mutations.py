@@ -239,7 +239,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
-    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_none_is_about_to_join", _always(True)),),
+    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_all_have_joined", _always(True)),),
     "places are held after the end": ((render, "remove_placeholders", _always(())),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),

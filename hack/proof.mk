@@ -18,7 +18,7 @@ bench-recovery: setup ## Time from SIGKILL of a rank to the next step, by tier: 
 	@$(BIN)/python -m bench.recovery $(BENCH)
 
 .PHONY: bench-recovery-nodes
-bench-recovery-nodes: need-root setup ## The same on two real nodes, with new pods and spare pods (as root)
+bench-recovery-nodes: need-root setup ## The same on two real nodes, with new pods (as root)
 	@$(BIN)/python -m bench.recovery.nodes $(BENCH)
 
 .PHONY: bench-trainer

@@ -62,5 +62,5 @@ def test_every_measure_of_the_operator_gives_its_figures(tmp_path: Path) -> None
 def test_each_way_of_starting_again_is_measured(tmp_path: Path) -> None:
     output = printed(tmp_path, "bench.recovery --trials 1")
     repeated = dict(re.findall(r"^\| (\w+(?: \d)?) \|.*\| (\d+) \|$", output, re.MULTILINE))
-    assert repeated.keys() == {"tier 1", "spare", "tier 2", "tier 3", "torchrun"}, output
-    assert repeated["tier 1"] == repeated["spare"] == repeated["tier 2"] == "0"
+    assert repeated.keys() == {"tier 1", "tier 2", "tier 3", "torchrun"}, output
+    assert repeated["tier 1"] == repeated["tier 2"] == "0"

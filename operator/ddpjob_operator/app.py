@@ -28,6 +28,7 @@ from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
@@ -99,7 +100,8 @@ class _Operator:
         self._leadership = leadership
         self._stop = stop
         self._queue = WorkQueue(settings.workers, is_open=False)
-        self._rejections = Rejections()
+        self._memories = JobMemories()
+        self._rejections = Rejections(self._memories)
         self._store = Store(self._queue.add, self._retry_creation)
         feed = JobFeed(self._store.jobs)
         self._kopfs = [KopfWatch(access, scope, feed) for scope in settings.scopes]
@@ -114,7 +116,7 @@ class _Operator:
         self.health = Health(
             self._store, self._informers, feed.silent_seconds, leadership.held, max_jobs=settings.job_gauges
         )
-        self._events = EventRecorder(client, settings.identity)
+        self._events = EventRecorder(client, settings.identity, self._memories)
         self._parts: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Queue[asyncio.Task[Any]]()
 
@@ -193,15 +195,16 @@ class _Operator:
 
     def _reconciler(self, providers: Mapping[str | None, Provider], makes_network_policies: bool) -> Reconciler:
         provider = next(iter(providers.values()))
-        expectations = Expectations()
+        expectations = Expectations(self._memories)
         return Reconciler(
             client=self._client,
             queue=self._queue,
             store=self._store,
+            memories=self._memories,
             expectations=expectations,
             rejections=self._rejections,
             actuator=Actuator(self._client, self._store, expectations, self._rejections),
-            status_writer=StatusWriter(self._client, self._store, self._events),
+            status_writer=StatusWriter(self._client, self._store, self._events, self._memories),
             lookups=self._lookups,
             progress=self._progress,
             trainer_image=self._settings.trainer_image,

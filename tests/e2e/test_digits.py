@@ -1,13 +1,10 @@
 """The README's cluster path: helm install, kubectl apply, kubectl logs, kubectl get."""
 
 import json
-import os
 import re
-import signal
 
 import pytest
 
-import testbed
 from support import REPOSITORY
 
 EXAMPLES = REPOSITORY / "manifests/examples"
@@ -45,33 +42,6 @@ def test_the_digits_example_trains_to_97_percent(job) -> None:
 
 def accuracy(log: str) -> float:
     return float(re.findall(r"accuracy ([\d.]+) %", log)[-1])
-
-
-@pytest.mark.parametrize("rank", [1, 0])
-def test_a_spare_pod_replaces_a_lost_one_without_a_container_start(job, machine, rank) -> None:
-    """The kubelet hands the variables of its rank over to a container that has been there all the time."""
-    name = f"spare-{rank}"
-    job.apply(name, nodes=2, trainer={"recipe": "digits", "epochs": 10000}, restart={"inPlace": True, "spares": 1})
-    job.wait_step(20)
-    testbed.wait_for("the spare pod", lambda: "1 of 1 spare pods" in job.status["message"])
-    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods(1)}
-    first, spare = f"{name}-1-0", f"{name}-1-spare0-0"
-    os.kill(machine.container_pid(job.namespace, f"{name}-1-{rank}", "trainer"), signal.SIGKILL)
-    rank_0 = first if rank else spare
-
-    def next_step() -> re.Match[str] | None:
-        log = job.kubectl("logs", rank_0, "-c", "trainer", "-n", job.namespace)
-        return re.search(r"in memory: no step is lost[\s\S]*\bstep \d+/", log)
-
-    testbed.wait_for("a step after the loss", next_step)
-    status = job.wait_phase("Running")
-    assert status["attempt"] == 1
-    assert status["replacedPods"] == [{"rank": rank, "replacement": 1, "spare": spare}]
-    pods = {pod["metadata"]["name"]: pod for pod in job.pods(1)}
-    survivor = f"{name}-1-{1 - rank}"
-    for kept in (survivor, spare):
-        assert pods[kept]["metadata"]["uid"] == before[kept]
-    assert [s["restartCount"] for s in pods[spare]["status"]["containerStatuses"]] == [0]
 
 
 @pytest.mark.parametrize("example", ["own-script", "own-session"])

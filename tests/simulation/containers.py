@@ -45,8 +45,6 @@ class Container:
     """Its environment."""
     exit: Ended | None = None
     has_met: bool = False
-    is_spare: bool = False
-    """Whether it waits for the file with its assignment."""
 
     @property
     def job_and_attempt(self) -> tuple[str, int]:
@@ -70,16 +68,15 @@ class Container:
 
     @property
     def rank(self) -> int:
-        """Its node rank; -1 for a spare one."""
-        return -1 if self.is_spare else int(self.variables[contract.NODE_RANK])
+        """Its node rank."""
+        return int(self.variables[contract.NODE_RANK])
 
 
 def container_of(pod: Body) -> Container:
     """The main container of a pod, just started."""
     main = next(c for c in pod["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)
     variables = {variable["name"]: variable.get("value", "") for variable in main["env"]}
-    is_spare = contract.DDPJOB_SPARE_ASSIGNMENT in variables
-    return Container(uid=pod["metadata"]["uid"], command=list(main["command"]), variables=variables, is_spare=is_spare)
+    return Container(uid=pod["metadata"]["uid"], command=list(main["command"]), variables=variables)
 
 
 @dataclass(slots=True, kw_only=True)

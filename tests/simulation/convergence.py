@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from ddpjob_operator.api import names
 from ddpjob_operator.core import plan as plan_module
 from ddpjob_operator.core.actions import (
     Action,
@@ -24,7 +23,7 @@ from ddpjob_operator.core.actions import (
     PatchObject,
     Plan,
 )
-from ddpjob_operator.core.model import POD, Deletion, Observed, Pod, Watched
+from ddpjob_operator.core.model import Deletion, Observed, Pod, Watched
 from ddpjob_operator.core.records import object_of, pod_of, service_of
 from ddpjob_operator.kube.engine import reconciler
 from ddpjob_operator.scheduling.interface import Provider
@@ -118,14 +117,6 @@ def _carried_out(seen: Observed, action: Action, now: float) -> Observed:
 
 
 def _patched(seen: Observed, action: PatchObject) -> Observed:
-    if action.kind == POD:
-        labels = action.patch["metadata"]["labels"]
-        rank, replacement = int(labels[names.LABEL_RANK]), int(labels[names.LABEL_REPLACEMENT])
-
-        def taken_over(pod: Pod) -> Pod:
-            return replace(pod, rank=rank, replacement=replacement, is_spare=False, version="")
-
-        return replace(seen, pods=tuple(taken_over(pod) if pod.name == action.name else pod for pod in seen.pods))
     assert seen.service is not None
     selector = {key: value for key, value in action.patch["spec"]["selector"].items() if value is not None}
     return replace(seen, service=replace(seen.service, selector=selector))

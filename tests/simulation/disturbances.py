@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from simulation import user_actions
 from simulation.api_client import FAULTS, changes_until
 from simulation.api_server import JOBS, NODES, POD_GROUPS, PODS, Body, owner_uid
-from simulation.invariants.bodies import is_spare
 from simulation.nodes import Sandbox
 from simulation.schedule import DISTURBANCES, FOCUSES, Step
 from simulation.world import FIRST, SECOND, World
@@ -210,26 +209,10 @@ def restart_ranks(world: World, pick: int) -> None:
 def kill_two_ranks(world: World, pick: int) -> None:
     """Two ranks die at the same moment, and the operator sees their ends in one list."""
     _cut_off(world, 3.0)
-    ranks = [sandbox for sandbox in _running(world) if not sandbox.main.is_spare]
+    ranks = _running(world)
     first = pick % max(1, len(ranks))
     for sandbox in (ranks + ranks)[first : first + min(2, len(ranks))]:
         world.programs.end(sandbox.main, 137)
-
-
-def kill_spare(world: World, pick: int) -> None:
-    """The program of a spare pod ends."""
-    if spares := [sandbox for sandbox in _running(world) if sandbox.main.is_spare]:
-        world.programs.end(_one_of(spares, pick // 2).main, (2, 137)[pick % 2])
-
-
-def delete_spare(world: World, pick: int) -> None:
-    """Somebody deletes a spare pod."""
-    _delete(world, PODS, [pod for pod in _pods(world) if is_spare(pod)], pick)
-
-
-def edit_spares(world: World, pick: int) -> None:
-    """Another number of spare pods."""
-    world.patch_spec({"restart": {"spares": pick % 3}})
 
 
 def exit_rank(world: World, pick: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.core import free_places, records, render, situation, spare_pods, stopping
+from ddpjob_operator.core import free_places, render, situation, stopping
 from ddpjob_operator.core import plan as planning
 from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, PatchObject
 from ddpjob_operator.core.failure import cause as failures
@@ -28,7 +28,6 @@ from ddpjob_operator.core.policies import (
     suspension,
 )
 from ddpjob_operator.core.render import actions, pods, service
-from ddpjob_operator.core.times import epoch_seconds
 from ddpjob_operator.kube.cache.cache import Cache
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
@@ -40,7 +39,7 @@ from ddpjob_operator.scheduling.native_v1alpha2 import NativeV1Alpha2
 from ddpjob_operator.scheduling.pod_groups import PodGroups
 from ddpjob_operator.transport.resources import DDPJOBS
 from simulation.api_client import ModelClient
-from simulation.schedule import GANGS, REPLACED_PODS, RESIZED, SPARES
+from simulation.schedule import GANGS, REPLACED_PODS, RESIZED
 
 _REAL_DECIDE_RESTART = restart.decide_restart
 _REAL_AFTER_REPLACEMENT = restart.after_replacement
@@ -165,25 +164,6 @@ async def _list_without_removing(self: Any, client: Any, namespace: Any, *, labe
     return version, num_repairs
 
 
-def _one_for_all(situation: Any, _: Any, ranks: Any) -> dict[int, str]:
-    return dict.fromkeys(ranks, spare_pods.waiting(situation)[0].name) if spare_pods.waiting(situation) else {}
-
-
-def _without_old_spares(observed: Any, num_nodes: int) -> Gang:
-    gang = _REAL_GANG_OF(observed, num_nodes)
-    return replace(gang, old=tuple(pod for pod in gang.old if not pod.is_spare))
-
-
-def _wanted_at_once(situation: Any) -> list[int]:
-    wanted = situation.spec.restart.spares - len(situation.gang.spares)
-    return list(range(wanted)) if situation.gang.missing else []
-
-
-def _placed_by_the_scheduler(_: Any, __: Any, conditions: Any) -> float | None:
-    since = conditions.get("PodScheduled", {}).get("lastTransitionTime")
-    return since and epoch_seconds(since)
-
-
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """Pieces of the operator with their stand-ins."""
@@ -259,23 +239,13 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "a gang does not wait for all nodes": ((partial_gang, "releases_at", _at_once),),
     "an attempt ends for places that are not there": ((free_places, "holders", _every_placeholder),),
-    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_none_is_about_to_join", _always(True)),),
-    "two lost pods get the same spare pod": ((spare_pods, "choose_successors", _one_for_all),),
-    "a spare pod takes over before it waits": ((spare_pods, "_can_take_over", lambda pod: pod.running),),
-    "spare pods are created before the gang runs": ((spare_pods, "missing", _wanted_at_once),),
-    "a refused spare pod is created again at once": ((records, "_placed", _placed_by_the_scheduler),),
-    "spare pods run on after the end": ((render, "remove_without_rank", _always(())),),
-    "the next attempt does not wait for spare pods": ((situation, "gang_of", _without_old_spares),),
+    "a new pod that has not joined counts as a survivor": ((pod_replacement, "_all_have_joined", _always(True)),),
+    "places are held after the end": ((render, "remove_placeholders", _always(())),),
     "no reconcile is scheduled for later": ((Reconciler, "_look_again", _always(None)),),
     "a failed reconcile is not repeated": ((WorkQueue, "retry", _always(1.0)),),
 }
 
 _FOCUS = {
-    SPARES: (
-        *("two lost pods get the same spare pod", "a spare pod takes over before it waits"),
-        *("spare pods are created before the gang runs", "a refused spare pod is created again at once"),
-        *("spare pods run on after the end", "the next attempt does not wait for spare pods"),
-    ),
     REPLACED_PODS: (
         *("a new pod that has not joined counts as a survivor", "a replaced pod is counted as a restart of the gang"),
         *("a replaced pod is counted twice", "the Service leads to a lost pod of rank 0"),
@@ -283,7 +253,7 @@ _FOCUS = {
     ),
     RESIZED: (
         *("an attempt follows the spec's number of nodes", "a gang does not wait for all nodes"),
-        "an attempt ends for places that are not there",
+        *("an attempt ends for places that are not there", "places are held after the end"),
     ),
     GANGS: ("PodGroups are left behind", "pods name no PodGroup", "a PodGroup is for one pod"),
     "two writers": ("the Service is pointed at older attempts", "stragglers are left alone"),

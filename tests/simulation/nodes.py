@@ -5,7 +5,6 @@ kubelet gives two seconds of grace at least, and a node that is lost is noticed 
 """
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -33,8 +32,6 @@ PHASE_LAG_SECONDS = 1.1
 NODE_MONITOR_SECONDS = 40.0
 TOLERATION_SECONDS = 30.0
 PULL_RETRY_SECONDS = 10.0
-#: How long a spare container imports, until its startup probe succeeds.
-SPARE_READY_SECONDS = (2.0, 10.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,8 +63,6 @@ class Sandbox:
     over_deadline: bool = False
     phase_due: bool = False
     evicted: bool = False
-    has_started: bool = False
-    """Whether its startup probe has succeeded."""
 
     @property
     def runs(self) -> bool:
@@ -213,8 +208,6 @@ class Cluster:
         if sandbox is None:
             self._start(pod, node)
             return
-        if assignment := (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_ASSIGNMENT):
-            self.programs.assign(sandbox.main, json.loads(assignment))
         deletion_grace = pod["metadata"].get("deletionGracePeriodSeconds")
         if sandbox.runs and deletion_grace is not None:
             self._terminate(sandbox, max(LEAST_GRACE_SECONDS, deletion_grace))
@@ -255,13 +248,7 @@ class Cluster:
         )
         self.sandboxes[uid] = sandbox
         self.programs.start(sandbox.main)
-        if sandbox.main.is_spare:
-            self._later(self.random.choice(SPARE_READY_SECONDS), self._spare_is_ready, sandbox)
         self._report(pod, sandbox)
-
-    def _spare_is_ready(self, sandbox: Sandbox) -> None:
-        sandbox.has_started = True
-        self._sync(sandbox.uid)
 
     def _report(self, pod: Body, sandbox: Sandbox) -> None:
         """Say what runs; a pod's phase follows its last container by a second, and a deleted pod's object goes then."""
@@ -403,8 +390,7 @@ def _container_statuses(pod: Body, sandbox: Sandbox) -> list[Body]:
         reason = main_exit.reason or ("Error" if main_exit.code else "Completed")
         ended = {"exitCode": main_exit.code, "reason": reason, "message": main_exit.message}
         state = {"terminated": {**ended, "finishedAt": main_exit.finished_at}}
-    started = main_exit is None and (sandbox.has_started or not sandbox.main.is_spare)
-    statuses: list[Body] = [{"name": names.MAIN_CONTAINER, "state": state, "started": started}]
+    statuses: list[Body] = [{"name": names.MAIN_CONTAINER, "state": state}]
     for container in pod["spec"]["containers"]:
         if container["name"] != names.MAIN_CONTAINER:
             side = {"running": {}} if sandbox.sidecar_runs else {"terminated": {"exitCode": 0, "reason": "Completed"}}

@@ -58,9 +58,7 @@ class Programs:
         """The jobs and attempts in which new pods have waited to the end for ranks that had succeeded, or for each other."""
 
     def start(self, container: Container) -> None:
-        """A container begins, or a spare one has its assignment."""
-        if container.is_spare:
-            return
+        """A container begins."""
         key, rank = container.job_and_attempt, container.rank
         gang = self.gangs.setdefault(key, Gang(num_nodes=int(container.variables[contract.NNODES])))
         gang.ranks[rank] = container
@@ -79,8 +77,6 @@ class Programs:
             return
         container.exit = Ended(code=code, finished_at=rfc3339(self._server.now), reason=reason, message=message)
         self.ended(container)
-        if container.is_spare:
-            return
         gang = self._gang_of(container)
         if not code or gang.met_at is None or gang.ranks.get(container.rank) is not container:
             return
@@ -124,13 +120,6 @@ class Programs:
             for container in gang.ranks.values():
                 self._lose_peer(container, rank=1)
 
-    def assign(self, container: Container, variables: dict[str, str]) -> None:
-        """The kubelet has written the file that a spare container waits for."""
-        if container.is_spare and container.exit is None:
-            container.is_spare = False
-            container.variables |= variables
-            self.start(container)
-
     def restart_in_place(self, gang: Gang) -> None:
         """A rank fails within its pod, and all of them start again in their pods."""
         is_whole = gang.met_at is not None and not any(container.exit for container in gang.ranks.values())
@@ -141,9 +130,6 @@ class Programs:
 
     def sigterm(self, container: Container, grace_seconds: float) -> None:
         """Somebody asks it to stop."""
-        if container.is_spare:
-            self.end(container, contract.EXIT_TERMINATED)
-            return
         save_seconds = 1.0
         if self._sigterm == "exit":
             self._later(min(0.3, grace_seconds), self.end, container, contract.EXIT_TERMINATED)

@@ -52,8 +52,6 @@ class Schedule:
     trainer: bool = False
     in_place: bool = False
     """Whether ranks wait in their pods for a lost pod, which only the trainer does."""
-    spares: int = 0
-    """Pods that wait to replace a lost one."""
     gangs: bool = False
     """Whether the scheduler knows PodGroups, and the operator makes them."""
     min_nodes: int | None = None
@@ -96,8 +94,6 @@ def fates() -> st.SearchStrategy[Fate]:
 
 #: In these schedules ranks wait in their pods for a lost pod.
 REPLACED_PODS = "replaced pods"
-#: The same with spare pods.
-SPARES = "spare pods"
 #: In these schedules spec.nodes changes while the job runs, and the job may get fewer nodes.
 RESIZED = "changed sizes"
 #: As with REPLACED_PODS, and Kubernetes' own gang scheduling places the pods.
@@ -111,11 +107,6 @@ FOCUSES = {
     "lost nodes": weighted("lose_node 2 node_comes_back remove_node kill_rank"),
     REPLACED_PODS: weighted("""
         kill_rank restart_ranks 2 delete_pod evict_pod evict_for_memory lose_node node_comes_back crash
-    """),
-    SPARES: weighted("""
-        kill_rank delete_pod evict_pod kill_rank delete_pod evict_pod kill_two_ranks kill_spare delete_spare
-        lose_node node_comes_back remove_node fill_nodes free_nodes refuse_pods admit_pods edit_spares
-        crash 2 faults second_operator suspend resume
     """),
     RESIZED: weighted("""
         resize 3 resize_and_back edit_sizes fill_nodes 3 free_nodes 2 crash kill_rank 2 evict_pod lose_node
@@ -151,7 +142,7 @@ MAY_GROW = (
 
 def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
     """Schedules in which the disturbances of one group are frequent."""
-    waits, resizes = focus in (REPLACED_PODS, SPARES, GANGS), focus == RESIZED
+    waits, resizes = focus in (REPLACED_PODS, GANGS), focus == RESIZED
     first = (Step(after_seconds=0.0, do="fill_nodes"),) if resizes else ()  # one node, so that the gang does not fit
     last = MAY_GROW if resizes else ()
     return st.builds(
@@ -165,7 +156,6 @@ def schedules(focus: str = "everything") -> st.SearchStrategy[Schedule]:
         trainer=st.just(True) if waits else st.booleans(),
         in_place=st.booleans() if resizes else st.just(waits),
         gangs=st.booleans() if resizes else st.just(focus == GANGS),
-        spares=st.integers(1, 2) if focus == SPARES else st.just(0),
         sidecar=st.sampled_from((False, False, True)),
         max_restarts=st.sampled_from((3, 10) if waits else (0, 1, 3, 10)),
         keep_attempts=st.integers(0, 2),

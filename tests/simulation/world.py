@@ -243,8 +243,6 @@ class World:
         restart: dict[str, Any] = {"maxRestarts": schedule.max_restarts, "keepAttempts": schedule.keep_attempts}
         if schedule.in_place:
             restart["inPlace"] = True
-        if schedule.spares:
-            restart["spares"] = schedule.spares
         if schedule.ignored_exit_code is not None:
             restart["rules"] = [{"exitCodes": [schedule.ignored_exit_code], "action": "Ignore"}]
         containers = [{"name": "sidecar", "image": "logs:1"}] if schedule.sidecar else []

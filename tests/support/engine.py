@@ -9,6 +9,7 @@ from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.reconciler import Reconciler
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
@@ -28,11 +29,11 @@ class Engine:
     num_workers: int = 1
     progress_interval_seconds: float = 3600.0
     provider: Provider = NO_PROVIDER
-    rejections: Rejections = field(default_factory=Rejections)
-    expectations: Expectations = field(default_factory=Expectations)
+    memories: JobMemories = field(default_factory=JobMemories)
 
     def __post_init__(self) -> None:
         client, self.queue = self.client, WorkQueue(self.num_workers)
+        self.rejections, self.expectations = Rejections(self.memories), Expectations(self.memories)
         self.store = Store(self.queue.add, self._name_is_free)
         for watched in self.provider.watched:
             self.store.watch(watched)
@@ -41,10 +42,11 @@ class Engine:
             client=client,
             queue=self.queue,
             store=self.store,
+            memories=self.memories,
             expectations=self.expectations,
             rejections=self.rejections,
             actuator=Actuator(client, self.store, self.expectations, self.rejections),
-            status_writer=StatusWriter(client, self.store, EventRecorder(client, "test")),
+            status_writer=StatusWriter(client, self.store, EventRecorder(client, "test", self.memories), self.memories),
             lookups=Lookups(client, self.queue.add),
             progress=self.progress,
             trainer_image="trainer:1",

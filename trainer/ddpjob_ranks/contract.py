@@ -86,10 +86,6 @@ DDPJOB_FINAL_EXIT_CODES: Final = "DDPJOB_FINAL_EXIT_CODES"
 DDPJOB_REPLACEMENT_SECONDS: Final = "DDPJOB_REPLACEMENT_SECONDS"
 #: Of each node rank whose pod has been replaced in this attempt, itself included, how often: "0:1,3:2". Unset in a first pod.
 DDPJOB_REPLACEMENTS: Final = "DDPJOB_REPLACEMENTS"
-#: In a spare pod: the file that holds its assignment, a JSON object of variables, once it replaces a lost pod. Empty until then.
-DDPJOB_SPARE_ASSIGNMENT: Final = "DDPJOB_SPARE_ASSIGNMENT"
-#: In a spare pod: the file that the launcher makes once it waits for its assignment with everything imported.
-DDPJOB_SPARE_READY: Final = "DDPJOB_SPARE_READY"
 #: Generation of this rank, from 1; set for ranks only, and only where the launcher can start them again in place.
 DDPJOB_GENERATION: Final = "DDPJOB_GENERATION"
 #: "0" keeps ranks from copying their state into memory when they are to start again in place.

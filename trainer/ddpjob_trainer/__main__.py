@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import command, identity, spare
+from ddpjob_ranks.launch import command, identity
 from ddpjob_trainer.arguments import parse_arguments
 
 #: `debug: true`: torch, DDP and NCCL log what they set up and what takes their time. Read when torch loads.
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given = parse_arguments(arguments)
         os.environ.update(given.rendezvous)
-        place = None if spare.is_spare(os.environ) else identity.resolve(os.environ)
+        place = identity.resolve(os.environ)
         if given.config.debug:
             os.environ.update(DEBUG_VARIABLES)
         restarts = identity.in_place_restarts(os.environ) and contract.DDPJOB_GENERATION not in os.environ

@@ -5,7 +5,6 @@ Two ranks train the digits on this machine, without containers:
 - `tier 1`: `ddpjob run --local` with `restart.inPlace`, whose ranks start again in their pods.
 - `tier 2`: launchers as in two pods. The one of rank 1 is killed with its rank, and another one starts at the same moment, as if a
   container cost nothing.
-- `spare`: the same, and the other one has been started before, as a spare pod that waits.
 - `tier 3`: `ddpjob run --local` without it, whose gang starts again.
 - `torchrun`: one elastic agent with two ranks (`--standalone --max-restarts`), which restarts both of them.
 
@@ -14,8 +13,6 @@ Trials are interleaved, so that other load on the machine meets all of them.
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import tempfile
 import time
@@ -55,8 +52,8 @@ def torchrun(training: Training) -> Callable[[], None]:
     return training.kill_rank_1
 
 
-def launchers(training: Training, *, spare: bool) -> Callable[[], None]:
-    """A launcher for each rank; returns what kills that of rank 1, and its rank with it, and starts another one, or assigns a spare one."""
+def launchers(training: Training) -> Callable[[], None]:
+    """A launcher for each rank; returns what kills that of rank 1, and its rank with it, and starts another one."""
     (port,) = free_ports(1)
     variables = {
         contract.WORLD_SIZE: "2",
@@ -73,29 +70,17 @@ def launchers(training: Training, *, spare: bool) -> Callable[[], None]:
     training.start(command, **variables, RANK="0")
     second = training.start(command, "second.log", **variables, RANK="1")
     third = variables | {contract.RANK: "1", contract.NODE_RANK: "1", contract.DDPJOB_REPLACEMENTS: "1:1"}
-    assignment, log = training.folder / "assignment", training.folder / "third.log"
-    if spare:
-        assignment.touch()
-        ready = str(training.folder / "ready")
-        files = {contract.DDPJOB_SPARE_ASSIGNMENT: str(assignment), contract.DDPJOB_SPARE_READY: ready}
-        training.start(command, log.name, **variables | files | {contract.RANK: "unassigned"})
-        training.wait_for(re.compile("this pod is a spare"), text=log.read_text)
 
     def replace() -> None:
         second.kill()
-        if spare:
-            (training.folder / "new").write_text(json.dumps(third))
-            (training.folder / "new").rename(assignment)
-        else:
-            training.start(command, log.name, **third)
+        training.start(command, "third.log", **third)
 
     return replace
 
 
 WAYS: Mapping[str, Callable[[Training], Callable[[], None]]] = {
     "tier 1": lambda training: local(training, in_place=True),
-    "tier 2": lambda training: launchers(training, spare=False),
-    "spare": lambda training: launchers(training, spare=True),
+    "tier 2": launchers,
     "tier 3": lambda training: local(training, in_place=False),
     "torchrun": torchrun,
 }

@@ -2,7 +2,6 @@
 
 - `tier 1`: a rank is killed, and all ranks start again in their pods.
 - `tier 2`: the main process of a pod is killed, and a new pod replaces it: scheduling and the start of a container are included.
-- `spare`: the same with `restart.spares: 1`.
 - `tier 3`: the same without `restart.inPlace`, whose gang starts again, without a checkpoint.
 
 Trials are interleaved, so that other load on the machine meets all of them. `make bench-recovery-nodes` prints a table. With
@@ -45,7 +44,6 @@ class Way:
 WAYS = {
     "tier 1": Way(restart={"inPlace": True}, kills_rank=True),
     "tier 2": Way(restart={"inPlace": True}),
-    "spare": Way(restart={"inPlace": True, "spares": 1}),
     "tier 3": Way(restart={}, is_new_attempt=True),
 }
 
@@ -102,13 +100,6 @@ def trial(cluster: testbed.Cluster, namespace: str, way: Way, program: Program) 
     name = f"job-{next(_numbers)}"
     job.apply_recipe(name, program.script, nodes=2, trainer=program.trainer, restart=way.restart)
     job.wait_step(program.kill_after_step)
-    if way.restart.get("spares"):
-        testbed.wait_for(
-            "the spare pod",
-            lambda: "1 of 1 spare pods" in job.status["message"],
-            seconds=DEADLINE_SECONDS,
-            every_seconds=1,
-        )
     pid = cluster.container_pid(namespace, f"{name}-1-1", "trainer")
     before = _log(job, f"{name}-1-0")
     killed_at = time.time()

@@ -146,7 +146,7 @@ class Pod:
 
 
 def read_pod(body: Body) -> Pod | None:
-    """The rank that a pod runs; None for a pod without the operator's labels, for a spare pod, and for one that only holds a place."""
+    """The rank that a pod runs; None for a pod without the operator's labels, and for one that runs no rank."""
     labels = body["metadata"].get("labels") or {}
     if LABEL_PLACEHOLDER in labels or LABEL_SPARE in labels:
         return None

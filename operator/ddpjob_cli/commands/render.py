@@ -49,7 +49,7 @@ def command(
 
 
 def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: ProviderName) -> list[Any]:
-    """The Service, the NetworkPolicy and the pods of the first attempt, spare ones too, as the operator creates them; only the pod of a rank if one is given.
+    """The Service, the NetworkPolicy and the pods of the first attempt, as the operator creates them; only the pod of a rank if one is given.
 
     Raises:
         ValueError: the job has no such rank.
@@ -60,7 +60,6 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: 
     from ddpjob_operator.core.render.network_policy import ensure_network_policy
     from ddpjob_operator.core.render.pods import create_pod
     from ddpjob_operator.core.render.service import ensure_service
-    from ddpjob_operator.core.render.spares import create_spare
     from ddpjob_operator.core.situation import situation_of
     from ddpjob_operator.scheduling.discovery import newest
 
@@ -79,8 +78,6 @@ def objects_of(namespace: str, name: str, body: Any, rank: int | None, setting: 
         *ensure_network_policy(seen, spec),
         *provider.before_pods(seen, spec, pods[0].render),
     )
-    spares = range(0 if provider.name != ProviderName.NONE else spec.restart.spares)
-    pods_beside = [create_spare(job, spec, image, number, ()).manifest.render() for number in spares]
     objects = [action.body for action in needed if isinstance(action, CreateObject)]
     rendered = [pod.render() for pod in (pods if rank is None else [pods[rank]])]
-    return rendered if rank is not None else [*objects, *rendered, *pods_beside]
+    return rendered if rank is not None else [*objects, *rendered]

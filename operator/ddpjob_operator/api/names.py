@@ -40,7 +40,7 @@ LABEL_SUPERVISED: Final = "ddpjob.dev/supervised"
 LABEL_REPLACEMENT: Final = "ddpjob.dev/replacement"
 #: "true" on a pod without a program, which holds a place for a node that a job on fewer nodes lacks.
 LABEL_PLACEHOLDER: Final = "ddpjob.dev/placeholder"
-#: "true" on a spare pod, which waits to replace a lost one. Until then its rank is one that the gang does not have.
+#: "true" on a spare pod, which an older release created to replace lost pods. Its rank is one that the gang does not have.
 LABEL_SPARE: Final = "ddpjob.dev/spare"
 #: Prefix of labels and annotations that a user's template may not set.
 RESERVED_PREFIX: Final = "ddpjob.dev/"
@@ -48,8 +48,6 @@ RESERVED_PREFIX: Final = "ddpjob.dev/"
 ANNOTATION_SPEC_HASH: Final = "ddpjob.dev/spec-hash"
 #: The scheduling provider that a pod was created for; absent without one.
 ANNOTATION_SCHEDULING: Final = "ddpjob.dev/scheduling-provider"
-#: On a spare pod that replaces a lost one: the variables of its rank, as JSON.
-ANNOTATION_ASSIGNMENT: Final = "ddpjob.dev/assignment"
 #: On a PodGroup: the versions, as a hash, of the pods that the plugin Coscheduling refused because of each other.
 ANNOTATION_REFUSED: Final = "ddpjob.dev/refused-pods"
 #: On a PodGroup: the least number of pods that get nodes together, where that is not all of them.
@@ -118,11 +116,7 @@ RESERVED_VARIABLES: Final = (
     contract.DDPJOB_STATE_IN_MEMORY,
     contract.DDPJOB_REPLACEMENTS,
     contract.DDPJOB_REPLACEMENT_SECONDS,
-    contract.DDPJOB_SPARE_ASSIGNMENT,
-    contract.DDPJOB_SPARE_READY,
 )
-#: Most spare pods of one job.
-MAX_SPARES: Final = 8
 
 
 class ProviderName(StrEnum):

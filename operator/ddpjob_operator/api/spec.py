@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.deadlines import Deadlines
-from ddpjob_operator.api.names import MAX_NODES, MAX_SPARES, contract
+from ddpjob_operator.api.names import MAX_NODES, contract
 from ddpjob_operator.api.resource import Opaque, Resource, Rule
 from ddpjob_operator.api.scheduling import Scheduling
 from ddpjob_operator.api.template import RESERVED_NAMES, UNIQUE_NAMES, Template
@@ -143,14 +143,10 @@ class Restart(Resource):
     spares: int = Field(
         default=0,
         ge=0,
-        le=MAX_SPARES,
-        description="With inPlace: number of spare pods, which wait next to the running pods with everything imported. One of them replaces a lost pod, without a container start. Each takes the resources of a pod and does not use its GPUs until then. They have no effect with a scheduling provider.",
+        le=8,
+        description="Deprecated: has no effect, since this release has no spare pods.",
     )
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!has(self.spares) || self.spares == 0 || (has(self.inPlace) && self.inPlace)",
-            "spares replace lost pods while the others wait, which they do only with inPlace: set inPlace to true, or remove spares",
-        ),
         Rule(
             "!has(self.rules) || self.rules.all(r, r.exitCodes.all(c, self.rules.exists_one(q, c in q.exitCodes)))",
             "an exit code is listed in two rules, and the second would never match: remove it from one of them",
@@ -175,18 +171,6 @@ def _unchanged(field: str) -> str:
 
 _PROCESSES = "(has(self.processesPerNode) ? self.processesPerNode : (self.gpusPerNode > 0 ? self.gpusPerNode : 1))"
 _LAUNCHER_MODULES = "['torch.distributed.run', 'torch.distributed.launch', 'accelerate.commands.launch', 'ddpjob.launch', 'ddpjob_trainer']"
-_NO_SPARES = "!has(self.restart) || !has(self.restart.spares) || self.restart.spares == 0"
-#: References to the rank of a pod in a value, which Kubernetes replaces before the container starts.
-_RANK_REFERENCES = ("$(RANK)", "$(NODE_RANK)", "$(PET_NODE_RANK)")
-_HAS_RANK = " || ".join(f"e.value.contains('{reference}')" for reference in _RANK_REFERENCES)
-#: The same in a part of a command, where a shell may replace it, too. The API server estimates what a rule costs for 256 arguments of
-#: the greatest length, and allows two searches for ten characters in each rule, but not one regular expression.
-_RANK_IN_COMMAND = (
-    ("$(RANK)", "NODE_RANK)"),
-    ("$RANK", "${RANK"),
-    ("$NODE_RANK", "${NODE_RAN"),
-    ("$PET_NODE_", "${PET_NODE"),
-)
 #: The fields that pods are rendered from and that cannot change while the job runs.
 FIXED_FIELDS = (
     "gpusPerNode",
@@ -274,31 +258,6 @@ class DDPJobSpec(Resource):
             "!has(self.minNodes) || self.minNodes == self.nodes || !has(self.trainer) || self.trainer.perProcessBatchSize == 0",
             "with trainer.perProcessBatchSize the global batch size depends on the number of nodes, and no checkpoint can be resumed"
             " with another one: set globalBatchSize instead, or remove minNodes",
-        ),
-        Rule(
-            f"{_NO_SPARES} || self.nodes > 1",
-            "restart.spares replace lost pods while others wait, and the job has one pod: raise nodes, or remove spares",
-        ),
-        Rule(
-            f"{_NO_SPARES} || !has(self.command) || self.command.exists(a, a.contains('ddpjob.launch'))",
-            "restart.spares wait in our launcher, and command does not start it: start python -m ddpjob.launch, or remove spares",
-        ),
-        *(
-            Rule(
-                f"{_NO_SPARES} || !has(self.command) || !self.command.exists(a, a.contains('{one}') || a.contains('{other}'))",
-                "restart.spares start before their rank is known, and command has a reference to it, such as $(NODE_RANK): read the"
-                " variable in the program, or remove spares",
-            )
-            for one, other in _RANK_IN_COMMAND
-        ),
-        Rule(
-            f"{_NO_SPARES} || !has(self.env) || !self.env.exists(e, has(e.value) && ({_HAS_RANK}))",
-            "restart.spares start before their rank is known, and env has a reference to it, such as $(NODE_RANK): read the"
-            " variable in the program, or remove spares",
-        ),
-        Rule(
-            f"{_NO_SPARES} || !has(self.scheduling) || !has(self.scheduling.queueName)",
-            "a queue admits all pods of a job together, and knows of no restart.spares: remove spares, or queueName",
         ),
         Rule(_unchanged("managedBy"), "managedBy cannot change: create another job"),
     )

@@ -193,10 +193,11 @@ class ReplacedPod(Resource):
 
     rank: NodeRank = Field(description="Node rank of the pod.")
     replacement: Count = Field(
-        description="Number of times that the pod of this rank was replaced. It is at the end of the name of the pod, unless a spare"
-        " pod took over."
+        description="Number of times that the pod of this rank was replaced. It is at the end of the name of the pod."
     )
-    spare: Text | None = Field(default=None, description="Name of its pod, where a spare pod took over.")
+    spare: Text | None = Field(
+        default=None, description="Deprecated: no longer set. An older release named a spare pod here."
+    )
 
 
 _RANK = attrgetter("rank")
@@ -297,19 +298,10 @@ class DDPJobStatus(Resource):
 
     def replacement(self, rank: int) -> int:
         """How often the pod of this node rank has been replaced in the current attempt."""
-        found = self._replaced(rank)
-        return found.replacement if found else 0
-
-    def spare_for(self, rank: int) -> str | None:
-        """The name of the spare pod that took over this node rank in the current attempt; None if none did."""
-        found = self._replaced(rank)
-        return found.spare if found else None
-
-    def _replaced(self, rank: int) -> ReplacedPod | None:
         # By bisection, since it is asked of each pod: a zone may take a thousand nodes of a job at once.
         at = bisect_left(self.replaced_pods, rank, key=_RANK)
         is_there = at < len(self.replaced_pods) and self.replaced_pods[at].rank == rank
-        return self.replaced_pods[at] if is_there else None
+        return self.replaced_pods[at].replacement if is_there else 0
 
     @property
     def finished(self) -> bool:

@@ -3,8 +3,8 @@
 Policies make them, `plan` chooses one, and `render` turns it into a status and into actions.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import Failure, Progress, Restarts
@@ -23,12 +23,24 @@ class KeepWhole:
     """Whether every pod exists and the gang has run or runs."""
 
 
+class Stop(Enum):
+    """How the pods of earlier attempts stop."""
+
+    AT_ONCE = auto()
+    """With a short grace: they have no work to save."""
+    WITH_OWN_GRACE = auto()
+    """With the grace of each pod, in which its program may save its work."""
+    AND_KEEP_LOGS = auto()
+    """By their kubelets, so that the pods stay with their logs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitToStart:
     """Create no pod yet: pods of earlier attempts still stop, or the delay before the attempt has not passed."""
 
     reason: str
     message: str
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +50,7 @@ class AwaitEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartNextAttempt:
-    """End the current attempt: the status names the next one before any pod of the current one is stopped.
-
-    Or, with `replaces`, replace only these pods: the status names their successors before any is created.
-    """
+    """End the current attempt: the status names the next one before any pod of the current one is stopped."""
 
     phase: Phase
     reason: str
@@ -52,13 +61,28 @@ class StartNextAttempt:
     """Whether the gang only releases the nodes of a part of its pods; it keeps its position in the queue then."""
     shrinks_to: int | None = None
     """The number of nodes of the next attempt, where it does not get all; None for spec.nodes."""
-    replaces: tuple[int, ...] = ()
-    """Node ranks of the lost pods, where the others continue in the same attempt."""
-    spares: Mapping[int, str] = field(default_factory=dict)
-    """Of these ranks, those that a spare pod takes over, and its name."""
     restarts: Restarts | None = None
     """The counters after a failure."""
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    """End the current attempt since spec.suspend is true: the status says so before any pod is stopped."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacePods:
+    """Replace lost pods while the others stay in their attempt: the status names the new pods before any is created."""
+
+    ranks: tuple[int, ...]
+    """Node ranks of the lost pods."""
+    message: str
+    restarts: Restarts
+    """The counters after the loss."""
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +104,9 @@ class Finish:
     """The last progress of a job that succeeded, where its log holds some."""
 
 
-Decision = KeepWhole | WaitToStart | AwaitEvidence | StartNextAttempt | StaySuspended | Finish
+#: The status is written before any action that follows from these.
+WrittenAhead = StartNextAttempt | Suspend | ReplacePods
+Decision = KeepWhole | WaitToStart | AwaitEvidence | WrittenAhead | StaySuspended | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The pods of a job, sorted by what they are to its current attempt."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.model import Observed, Pod
@@ -18,10 +18,6 @@ class Gang:
     """Pods of earlier attempts and replaced ones, oldest first: stragglers, survivors and evidence."""
     placeholders: tuple[Pod, ...] = ()
     """Pods without a program that hold places for missing nodes, of any attempt."""
-    spares: tuple[Pod, ...] = ()
-    """Pods of the current attempt that wait to replace a lost one. Those of earlier attempts are old."""
-    successors: Mapping[int, Pod] = field(default_factory=dict)
-    """Those of them that the status names for missing node ranks, by rank: all that is left to do is to make them their pods."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -30,8 +26,8 @@ class Gang:
 
     @property
     def num_placed(self) -> int:
-        """Ranks that have a node, or whose successors have one."""
-        return sum(pod.node is not None for pod in (*self.current.values(), *self.successors.values()))
+        """Ranks that have a node."""
+        return sum(pod.node is not None for pod in self.current.values())
 
     @property
     def all_scheduled(self) -> bool:
@@ -81,15 +77,11 @@ def gang_of(observed: Observed, num_nodes: int) -> Gang:
     ranks = [pod for pod in observed.pods if not pod.is_placeholder]
     done = (pod for pod in observed.vanished if pod.succeeded)  # somebody deleted it afterwards; its success counts
     current = {pod.rank: pod for pod in (*done, *observed.pods) if pod.rank < num_nodes and is_current(pod, status)}
-    spares = sorted((pod for pod in observed.pods if _is_spare_of(pod, status)), key=lambda pod: pod.name)
-    ranks_of = {pod.spare: pod.rank for pod in status.replaced_pods if pod.rank < num_nodes and pod.rank not in current}
     return Gang(
         num_nodes=num_nodes,
         current=current,
         old=tuple(sorted((pod for pod in ranks if _age(pod, status) > 0), key=_order)),
         placeholders=tuple(pod for pod in observed.pods if pod.is_placeholder),
-        spares=tuple(spares),
-        successors={ranks_of[pod.name]: pod for pod in spares if pod.name in ranks_of},
     )
 
 
@@ -100,11 +92,7 @@ def rank0_of(pods: Iterable[Pod], status: DDPJobStatus) -> Pod | None:
 
 def is_current(pod: Pod, status: DDPJobStatus) -> bool:
     """Whether the pod is that of its rank in the current attempt."""
-    return _age(pod, status) == 0 and pod.is_rank
-
-
-def _is_spare_of(pod: Pod, status: DDPJobStatus) -> bool:
-    return pod.is_spare and pod.attempt == status.attempt
+    return _age(pod, status) == 0 and not pod.is_placeholder
 
 
 def _age(pod: Pod, status: DDPJobStatus) -> int:

@@ -6,7 +6,7 @@ import secrets
 from ddpjob_operator.api.names import MAX_JOB_NAME_LENGTH
 
 _RANDOM_BYTES = 2
-#: What `pod_name` in `render/pods.py` makes, and the name of a spare pod, which it keeps.
+#: What `pod_name` in `render/pods.py` makes, and the names of pods that an older release used to replace lost ones.
 _POD = re.compile(r"(.+)-\d+-(?:\d+(?:-r\d+)?|spare\d+-\d+)")
 #: The end of the name of a pod that waits for a missing node in place of a rank's.
 PLACE = "-place"

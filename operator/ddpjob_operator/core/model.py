@@ -176,13 +176,7 @@ class Pod:
     is_supervised: bool = False
     """Whether its launcher can start its ranks again in place, and waits for another pod that is replaced."""
     is_placeholder: bool = False
-    """Whether it runs no program and holds a place for a missing node."""
-    is_spare: bool = False
-    """Whether it waits to replace a lost pod; it is the pod of no rank then."""
-    is_started: bool = False
-    """Whether the startup probe of the main container has succeeded: a spare pod can take over."""
-    is_cut_off: bool = False
-    """Whether the cluster has marked it as not ready because its node is not, although its containers were ready last."""
+    """Whether it runs no rank: it holds a place for a missing node, or an operator of an older release created it as a spare pod."""
     spec_hash: str
     node: str | None
     """None until it is scheduled."""
@@ -217,12 +211,7 @@ class Pod:
     membership: Membership | None = None
     """Its pod group in Kueue; None if it is in none."""
     version: str = ""
-    """The resourceVersion of a pod that has no node yet, or that is a spare pod; empty for other pods."""
-
-    @property
-    def is_rank(self) -> bool:
-        """Whether it is the pod of a rank, of whichever attempt."""
-        return not (self.is_placeholder or self.is_spare)
+    """The resourceVersion of a pod that has no node yet; empty for other pods."""
 
     @property
     def is_gated(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ddpjob_operator.core import render
 from ddpjob_operator.core.actions import Lookup, Plan
-from ddpjob_operator.core.decision import Advice, StartNextAttempt
+from ddpjob_operator.core.decision import Advice, WrittenAhead
 from ddpjob_operator.core.model import Observed
 from ddpjob_operator.core.policies import (
     deadlines,
@@ -72,7 +72,7 @@ def plan(observed: Observed, now: float, provider: Provider = NO_PROVIDER) -> Pl
     assert advice.decision is not None, "the last policy always decides"
     return Plan(
         status=render.status_after(situation, advice.decision),
-        write_ahead=isinstance(advice.decision, StartNextAttempt),
+        write_ahead=isinstance(advice.decision, WrittenAhead),
         actions=render.actions_of(situation, advice.decision),
         lookups=advice.lookups,
         wake_at=advice.wake_at,

@@ -111,7 +111,6 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
     if phase == "Succeeded" and exit_ is None:  # its containers' states were lost, and the phase says how they ended
         exit_ = Exit(code=0, signal=None, reason="Completed", message="")
     is_held = names.KUEUE_FINALIZER in (metadata.get("finalizers") or ())
-    is_spare = labels.get(names.LABEL_SPARE) == "true"
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -120,10 +119,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         rank=_number(labels, names.LABEL_RANK),
         replacement=_number(labels, names.LABEL_REPLACEMENT) if names.LABEL_REPLACEMENT in labels else 0,
         is_supervised=labels.get(names.LABEL_SUPERVISED) == "true",
-        is_spare=is_spare,
-        is_started=main.get("started") is True,
-        is_cut_off=_is_cut_off(conditions),
-        is_placeholder=labels.get(names.LABEL_PLACEHOLDER) == "true",
+        is_placeholder="true" in (labels.get(names.LABEL_PLACEHOLDER), labels.get(names.LABEL_SPARE)),
         spec_hash=(metadata.get("annotations") or {}).get(names.ANNOTATION_SPEC_HASH, ""),
         node=spec.get("nodeName"),
         phase=phase,
@@ -143,7 +139,7 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         security=_security(spec),
         scheduling=(metadata.get("annotations") or {}).get(names.ANNOTATION_SCHEDULING, ""),
         membership=_membership(metadata, is_held),
-        version=metadata.get("resourceVersion", "") if is_spare or "nodeName" not in spec else "",
+        version=metadata.get("resourceVersion", "") if "nodeName" not in spec else "",
     )
 
 
@@ -236,16 +232,6 @@ def _named(items: Iterable[Body] | None, name: str) -> Body:
 
 def _is_true(conditions: Body, type_: str) -> bool:
     return type_ in conditions and conditions[type_]["status"] == "True"
-
-
-def _is_cut_off(conditions: Body) -> bool:
-    """Whether the node lifecycle controller has marked the pod as not ready (`MarkPodsNotReady`).
-
-    It sets the status of the condition Ready alone. A kubelet does so where ContainersReady is False, or for a readiness gate.
-    """
-    ready = conditions.get("Ready", {})
-    by_kubelet = ready.get("reason") == "ReadinessGatesNotReady" or not _is_true(conditions, "ContainersReady")
-    return ready.get("status") == "False" and not by_kubelet
 
 
 def _time(text: str | None) -> float | None:

@@ -17,7 +17,6 @@ GOOD = {
     "metadata": {"name": "job"},
     "spec": {"nodes": 2, "trainer": {"recipe": "digits"}},
 }
-SPARES: Change = {"restart": {"inPlace": True, "spares": 1}}
 COMMAND: Change = {"trainer": None, "command": ["torchrun", "train.py"]}
 
 
@@ -190,45 +189,8 @@ SPECS: list[tuple[str, Change, str]] = [
         },
         "set one of them",
     ),
-    ("spare pods", SPARES, ""),
-    ("spare pods of our launcher", python("-m", "ddpjob.launch", "t.py", **SPARES), ""),
-    ("spare pods of a shell", {**SPARES, "trainer": None, "command": ["sh", "-c", "python -m ddpjob.launch t.py"]}, ""),
-    ("no spare pods of another launcher", {**COMMAND, "restart": {"spares": 0}}, ""),
-    ("too many spare pods", {"restart": {"inPlace": True, "spares": 9}}, "less than or equal to 8"),
-    ("spare pods of a gang that does not wait", {"restart": {"spares": 1}}, "set inPlace to true, or remove spares"),
-    ("spare pods of one pod", {**SPARES, "nodes": 1}, "raise nodes, or remove spares"),
-    ("spare pods of another launcher", {**COMMAND, **SPARES}, "restart.spares wait in our launcher"),
-    (
-        "spare pods of a program that is told its rank",
-        python("-m", "ddpjob.launch", "t.py", "--node=$(NODE_RANK)", **SPARES),
-        "command has a reference to it",
-    ),
-    (
-        "spare pods of a shell that knows its rank",
-        {**SPARES, "trainer": None, "command": ["sh", "-c", "python -m ddpjob.launch t.py $RANK"]},
-        "command has a reference to it",
-    ),
-    *(
-        (
-            f"spare pods of a program with {reference}",
-            python("-m", "ddpjob.launch", "t.py", f"--node={reference}", **SPARES),
-            "command has a reference to it",
-        )
-        for reference in ("$(RANK)", "$(PET_NODE_RANK)", "${RANK}", "$NODE_RANK", "${PET_NODE_RANK}", "${NODE_RANK:-0}")
-    ),
-    (
-        "spare pods of a program with other variables",
-        python("-m", "ddpjob.launch", "t.py", "$(LOCAL_RANK) ${GROUP_RANK} RANK $(WORLD_SIZE)", **SPARES),
-        "",
-    ),
-    (
-        "spare pods with the rank in another variable",
-        {**SPARES, "env": [{"name": "A", "value": "/logs/$(RANK)"}]},
-        "env has a reference to it",
-    ),
-    ("spare pods and other variables", {**SPARES, "env": [{"name": "A", "value": "$(RANKS) $(LOCAL_RANK) RANK"}]}, ""),
+    ("spare pods, which have no effect", {**COMMAND, "restart": {"spares": 8}}, ""),
     ("rank in another variable", {"env": [{"name": "A", "value": "$(RANK)"}]}, ""),
-    ("spare pods in a queue", {**SPARES, "scheduling": {"queueName": "a"}}, "remove spares, or queueName"),
     ("least number of nodes", {"nodes": 3, "minNodes": 2}, ""),
     ("least number of nodes above their number", {"nodes": 2, "minNodes": 3}, "nodes is less than minNodes"),
     (
@@ -253,7 +215,6 @@ EDITS: list[tuple[str, Change, bool]] = [
     ("edit together with a suspension", {"image": "other:1", "suspend": True}, False),
     ("least number of nodes", {"minNodes": 1}, True),
     ("restarts", {"restart": {"maxRestarts": 7}}, True),
-    ("spare pods", SPARES, True),
     ("deadlines", {"deadlines": {"activeSeconds": 60}}, True),
     ("suspension", {"suspend": True}, True),
     ("time to live", {"ttlSecondsAfterFinished": 60}, True),

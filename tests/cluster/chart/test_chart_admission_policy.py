@@ -95,12 +95,6 @@ class Requests:
         spec = {"containers": [container], "activeDeadlineSeconds": 100, **spec}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": self.metadata(name), "spec": spec}
 
-    def spare(self, name):
-        """A spare pod of the job."""
-        body = self.pod(name)
-        body["metadata"]["labels"] |= {names.LABEL_SPARE: "true", names.LABEL_RANK: "2", names.LABEL_ATTEMPT: "1"}
-        return body
-
     def service(self, name, **spec):
         selector = {names.LABEL_JOB_UID: self.job_uid}
         spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 29500}], **spec}
@@ -164,7 +158,7 @@ def requests(cluster):
     # The API server may not know the policy's parameters yet, which must concern nobody else.
     foreign = {"name": "foreign", "namespace": namespace, "labels": {"app": "web"}}
     cluster.kubectl.apply([{**of(""), "metadata": foreign} for of in (requests.pod, requests.service, requests.policy)])
-    own = [requests.pod("own"), requests.spare("spare"), requests.service("own")]
+    own = [requests.pod("own"), requests.service("own")]
     testbed.wait_for("the API server to know DDPJobs as parameters", lambda: applied(cluster, own))
     testbed.wait_for("the policy to be in force", lambda: requests.delete("pod", "foreign"))
     return requests
@@ -174,7 +168,6 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
     ask, pod, service = requests, requests.pod, requests.service
     own = {names.LABEL_JOB_UID: ask.job_uid}
     foreign_owner = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": ask.job_uid}]
-    takes_over = {names.LABEL_SPARE: None, names.LABEL_RANK: "1", names.LABEL_REPLACEMENT: "1"}
     image = {"spec": {"containers": [{"name": "trainer", "image": "example.org/other:1"}]}}
     answers = [
         (ask.create(pod("new")), ""),
@@ -188,11 +181,7 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
         (ask.patch("pod", "own", **image), CONTAINERS),
         (ask.patch("pod", "own", metadata={"labels": {names.LABEL_RANK: "7"}}), RELABELLED),
         (ask.patch("pod", "own", metadata={"ownerReferences": None}), RELABELLED),
-        (ask.patch("pod", "spare", metadata={"labels": takes_over, "annotations": {"a": "b"}}), ""),
-        (ask.patch("pod", "spare", metadata={"labels": takes_over | {names.LABEL_ATTEMPT: "2"}}), RELABELLED),
-        (ask.patch("pod", "spare", metadata={"labels": takes_over | {"app": "web"}}), RELABELLED),
-        (ask.patch("pod", "spare", metadata={"labels": {names.LABEL_RANK: "1"}}), RELABELLED),
-        (ask.patch("pod", "own", metadata={"labels": takes_over}), RELABELLED),
+        (ask.patch("pod", "own", metadata={"annotations": {"a": "b"}}), ""),
         (ask.patch("pod", "foreign", spec={"activeDeadlineSeconds": 1}), NOT_OURS),
         (ask.patch("pod", "foreign", metadata={"labels": own}), NOT_OURS),
         (ask.delete("pod", "own"), ""),

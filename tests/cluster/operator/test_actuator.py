@@ -23,6 +23,7 @@ from ddpjob_operator.core.render.service import ensure_service
 from ddpjob_operator.kube.cache.store import Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
@@ -70,7 +71,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(client: Client, namespace: Namespace) -> Bench:
-    store, expectations, rejections = new_store(), Expectations(), Rejections()
+    memories = JobMemories()
+    store, expectations, rejections = new_store(), Expectations(memories), Rejections(memories)
     actuator = Actuator(client, store, expectations, rejections)
     store.jobs.put(await namespace.apply("j", nodes=2))
     known = store.job((namespace.name, "j"))

@@ -14,6 +14,7 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.events import Notice
 from ddpjob_operator.core.records import job_of
 from ddpjob_operator.kube.engine import event_recorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.transport.client import Client
 from support import golden
 from support.operator_cluster import Namespace, eventually
@@ -72,7 +73,7 @@ async def test_an_event_that_happened_twice_is_one_line_with_its_count(
     job = job_of(await namespace.apply("job", suspend=True))
     again = Notice(type="Warning", reason="ProgramError", message="Rank 1 ended with exit code 1")
     monkeypatch.setattr(event_recorder, "events_between", lambda *_: (again,))
-    recorder = event_recorder.EventRecorder(client, "operator-0")
+    recorder = event_recorder.EventRecorder(client, "operator-0", JobMemories())
     writing = asyncio.create_task(recorder.run())
     for _ in range(2):
         recorder.record(job, DDPJobStatus(), DDPJobStatus())

@@ -14,7 +14,7 @@ from ddpjob_operator.kube.job_gauges import job_gauges
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import DDPJOBS, PODS, SERVICES, Resource
 from support.builders import environment
-from support.operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace, eventually
+from support.operator_cluster import GARBAGE_COLLECTOR_SECONDS, Namespace
 from support.operator_process import OperatorProcess
 from testbed.kubectl import KubectlError
 
@@ -73,52 +73,6 @@ async def test_a_job_that_is_applied_again_starts_once_the_pods_of_the_earlier_j
     await namespace.shows("j", "of DDPJob j (uid")
     await namespace.client.merge_patch(PODS, namespace.name, "j-1-0", {"metadata": {"finalizers": None}})
     await namespace.reaches("j", "Running", seconds=GARBAGE_COLLECTOR_SECONDS)  # It deletes the Service.
-
-
-async def test_a_spare_pod_becomes_the_pod_of_a_lost_rank_and_another_one_follows(
-    namespace: Namespace, operator_process: OperatorProcess
-) -> None:
-    """The operator is killed once it has decided so, and the next one carries it out."""
-    launch = ["python", "-m", "ddpjob.launch", "train.py"]
-    await namespace.apply("j", nodes=2, command=launch, restart={"inPlace": True, "spares": 1})
-    await namespace.reaches("j", "Running")
-
-    async def message() -> str:
-        return str((await namespace.status("j")).get("message"))
-
-    async def waits() -> bool:
-        return "1 of 1 spare pods can replace a lost pod" in await message()
-
-    await eventually("the spare pod to wait", waits)
-    pods = await namespace.pods()
-    before = pods["j-1-spare0-0"]
-    # A spare pod on the node of a pod that was deleted does not take over: it may be deleted with the others of that node.
-    node_of = {name: pod["spec"]["nodeName"] for name, pod in pods.items()}
-    lost = next(rank for rank in range(2) if node_of[f"j-1-{rank}"] != node_of["j-1-spare0-0"])
-    await namespace.delete_pod(f"j-1-{lost}")
-
-    async def is_decided() -> bool:
-        return "replacedPods" in await namespace.status("j")
-
-    await eventually("the status to name it", is_decided)
-    operator_process.kill()
-    operator_process.start()
-    replaced = [{"rank": lost, "replacement": 1, "spare": "j-1-spare0-0"}]
-    await namespace.shows("j", phase="Running", attempt=1, replacedPods=replaced)
-    pods = await namespace.pods()
-    successor = pods["j-1-spare0-0"]["metadata"]
-    assert successor["uid"] == before["metadata"]["uid"]
-    assert json.loads(successor["annotations"]["ddpjob.dev/assignment"])["RANK"] == str(lost)
-    assert f"j-1-{lost}-r1" not in pods
-    await eventually("the next one to wait", waits)
-    for name in (f"j-1-{1 - lost}", "j-1-spare0-0"):
-        await namespace.ends(name, 0)
-    await namespace.reaches("j", "Succeeded", attempt=1)
-
-    async def is_gone() -> bool:
-        return "j-1-spare0-1" not in await namespace.pods()
-
-    await eventually("the next one to be deleted", is_gone)
 
 
 async def test_an_operator_that_starts_again_writes_nothing_to_jobs_in_which_nothing_has_happened(

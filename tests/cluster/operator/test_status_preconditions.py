@@ -9,6 +9,7 @@ from ddpjob_operator.api.status import DDPJobStatus, Progress
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ConflictError, NotFoundError
@@ -23,8 +24,9 @@ class Writing:
         self.namespace = namespace
         self.store = new_store()
         self.store.jobs.put(body)
-        recorder = EventRecorder(client, "test")  # not running, so it writes nothing
-        self.writer = StatusWriter(client, self.store, recorder)
+        memories = JobMemories()
+        recorder = EventRecorder(client, "test", memories)  # not running, so it writes nothing
+        self.writer = StatusWriter(client, self.store, recorder, memories)
 
     @property
     def known(self) -> KnownJob:

@@ -16,7 +16,6 @@ from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.model import Body
 from ddpjob_operator.core.render.placeholders import create_placeholder
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
-from ddpjob_operator.core.render.spares import create_spare
 from ddpjob_operator.transport.errors import RejectedError
 from ddpjob_operator.transport.resources import DDPJOBS, PODS
 from support.builders import job
@@ -139,7 +138,7 @@ JOBS: list[Body] = [
     {"trainer": {"recipe": "digits"}},
     {"trainer": {"recipe": "digits"}, "securityProfile": "baseline", "gpusPerNode": 1},
     {"command": ["python", "x.py"], "data": VOLUME, "checkpoint": VOLUME, "cache": VOLUME, "masterPort": 24001},
-    {"command": ["python", "-m", "ddpjob.launch", "x.py"], "nodes": 2, "restart": {"inPlace": True, "spares": 1}},
+    {"command": ["python", "-m", "ddpjob.launch", "x.py"], "nodes": 2, "restart": {"inPlace": True}},
 ]
 
 
@@ -171,8 +170,6 @@ def pods_of(fields: Body) -> Iterable[Body]:
     assert of.spec is not None
     manifest = PodManifest(job=of, spec=of.spec, image="image", rank=0)
     yield create_pod(of, of.spec, "image", 0).body
-    if of.spec.restart.spares:
-        yield create_spare(of, of.spec, "image", 0, ()).body
     yield create_placeholder(manifest).body
 
 

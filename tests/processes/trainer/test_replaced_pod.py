@@ -23,11 +23,11 @@ from ddpjob_ranks import contract, generation
 from ddpjob_ranks.errors import ReplacedError
 from ddpjob_ranks.launch import identity, rendezvous
 from support import forked_ranks
-from support.gang_of_pods import JOB, SUPERVISED, Gang
+from support.gang_of_pods import JOB, Gang
 from support.processes import DEADLINE_SECONDS
 from support.programs import PROGRAMS, gated_rank
 from support.saved_states import assert_same, newest_state
-from support.training_runs import TRAINER, Run, ranks_by_hand, started
+from support.training_runs import Run, ranks_by_hand
 from testbed import free_ports
 
 DIGITS = ("epochs=4", "logEverySteps=5")
@@ -41,43 +41,6 @@ class GatedGang(Gang):
 
     def gated_pod(self, rank: int, replacement: int = 0, **more: str) -> Run:
         return self.pod(rank, replacement, command=GATED, GATES="22,82", **more)
-
-    def spare(self, command: tuple[str, ...]) -> "Spare":
-        """A pod that waits with everything imported until it replaces a lost one."""
-        return Spare(self, self._folder / "spare", self._stack, self._variables[0], command)
-
-
-class Spare:
-    """A spare pod: of a process too, whose assignment the test writes as the kubelet does."""
-
-    def __init__(
-        self, pods: GatedGang, folder, stack: ExitStack, variables: dict[str, str], command: tuple[str, ...]
-    ) -> None:
-        self._pods = pods
-        folder.mkdir()
-        self.ready, self._assignment = folder / "ready", folder / "assignment"
-        self._assignment.touch()
-        unassigned = dict.fromkeys((contract.RANK, contract.NODE_RANK, contract.LOCAL_RANK), "unassigned")
-        files = {
-            contract.DDPJOB_SPARE_ASSIGNMENT: str(self._assignment),
-            contract.DDPJOB_SPARE_READY: str(self.ready),
-        }
-        environ = variables | SUPERVISED | {"OPENED": str(folder.parent), "GATES": "22,82"} | unassigned | files
-        self.run = stack.enter_context(
-            started(folder / "run", *DIGITS, ranks=0, command=command, environ=environ, is_forked=True)
-        )
-
-    def wait_until_ready(self) -> None:
-        self.run.wait_for("this pod is a spare")
-        assert self.ready.exists()
-
-    def take_over(self, rank: int, replacement: int) -> None:
-        """The pod is assigned the rank, as the operator does it."""
-        variables = ranks_by_hand(1)[0] | {contract.RANK: str(rank), contract.NODE_RANK: str(rank)}
-        assigned = {name: variables[name] for name in (contract.RANK, contract.NODE_RANK, contract.LOCAL_RANK)}
-        new = self._assignment.with_suffix(".new")
-        new.write_text(json.dumps(assigned | self._pods.replaced(rank, replacement)))
-        new.rename(self._assignment)
 
 
 @contextmanager
@@ -116,24 +79,6 @@ def test_a_pod_that_is_killed_or_asked_to_stop_is_replaced_without_a_lost_step(u
         # Ranks differ by one step at most, which is lost if only the lost rank has completed it. A stop is after the same step.
         assert resumed[0] >= max(pod.losses) - 1
         assert resumed[1] >= max(second.losses)
-
-
-@pytest.mark.parametrize(("rank", "command"), [(0, GATED), (1, TRAINER)], ids=["rank 0, launcher", "trainer"])
-def test_a_spare_pod_replaces_a_lost_one_without_a_lost_step(undisturbed, tmp_path, rank, command):
-    with gang(tmp_path) as pods:
-        spare, runs = pods.spare(command), {number: pods.gated_pod(number) for number in range(2)}
-        runs[1].wait_for("gate at step 22")
-        spare.wait_until_ready()
-        runs[rank].process.kill()
-        spare.take_over(rank, 1)
-        for step in (22, 82):  # rank 1, where it survives, waits at the second one
-            gated_rank.open_gate(tmp_path, step)
-        survivor = runs[1 - rank]
-        assert [survivor.wait(), spare.run.wait()] == [0, 0], survivor.text + spare.run.text
-    first = spare.run if rank == 0 else survivor
-    assert first.text.count(FROM_MEMORY) == 1
-    assert max(joined(first)) == 1
-    assert first.weights == undisturbed.weights
 
 
 def test_a_pod_that_was_given_up_does_not_join_again(undisturbed, tmp_path):

@@ -2,7 +2,7 @@
 
 from ddpjob_operator.api import names
 from simulation.api_server import JOBS, POD_GROUPS, PODS, owner_uid
-from simulation.invariants.bodies import is_operator, is_placeholder, is_spare, is_true, name_of
+from simulation.invariants.bodies import is_operator, is_placeholder, is_true, name_of
 from simulation.invariants.memory import Memory
 
 
@@ -15,7 +15,7 @@ def nothing_runs_of(memory: Memory, job_uid: str) -> None:
 
 def no_place_is_held(memory: Memory) -> None:
     """After the end of a job, or of its object, no pod holds a place for it."""
-    held = [name_of(pod) for pod in memory.world.server.all(PODS) if is_placeholder(pod) or is_spare(pod)]
+    held = [name_of(pod) for pod in memory.world.server.all(PODS) if is_placeholder(pod)]
     memory.must(not held, f"these pods still hold places: {held}")
 
 

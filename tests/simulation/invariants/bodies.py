@@ -50,11 +50,6 @@ def is_placeholder(pod: Body) -> bool:
     return names.LABEL_PLACEHOLDER in (pod["metadata"].get("labels") or {})
 
 
-def is_spare(pod: Body) -> bool:
-    """Whether it waits to replace a lost pod."""
-    return names.LABEL_SPARE in (pod["metadata"].get("labels") or {})
-
-
 def num_nodes_of(pod: Body) -> int:
     """The number of nodes of its attempt, by its environment."""
     variables = pod["spec"]["containers"][0]["env"]

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from simulation.api_server import JOBS, PODS, SERVICES, Body
-from simulation.invariants.bodies import is_operator, is_spare, newly_marked
+from simulation.invariants.bodies import is_operator, newly_marked
 from simulation.invariants.created_pods import check_created, check_placed
 from simulation.invariants.deleted_pods import check_deleted
 from simulation.invariants.memory import Memory
 from simulation.invariants.services import check_service
-from simulation.invariants.spare_pods import check_spare, check_taken_over
 from simulation.invariants.statuses import check_status
 
 
@@ -42,11 +41,11 @@ def _check_pod(memory: Memory, old: Body | None, new: Body | None, by: str) -> N
             memory.deleted_by_others.add(old["metadata"]["uid"])
         return
     if old is None and new is not None:
-        (check_spare if is_spare(new) else check_created)(memory, new, by)
+        check_created(memory, new, by)
     elif old is not None and (new is None or newly_marked(old, new)):
         check_deleted(memory, old, new, by)
     elif old is not None and new is not None and old["metadata"].get("labels") != new["metadata"].get("labels"):
-        check_taken_over(memory, old, new, by)
+        memory.must(False, f"{by} changes the labels of {old['metadata']['name']}")
 
 
 _CHECKS: dict[str, Callable[[Memory, Body | None, Body | None, str], None]] = {

@@ -33,7 +33,7 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     memory.counts["pod replaced"] += replacement > 0
     alone = memory.is_alone(by)
     if attempt < current or replacement < replacement_of(status, rank):
-        mark_straggler(memory, uid)
+        _mark_straggler(memory, uid)
         memory.must(not alone, f"{name} is created by {by} although the job is at attempt {current}")
         return
     if not alone:
@@ -45,7 +45,7 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     memory.must(not again, f"{name} is created a second time by {by}")
     if not _stopped_with_checkpoint(memory, job["metadata"]["uid"], attempt - 1):  # there is nothing to back off from
         _not_too_early(memory, name, status, by)
-    check_nothing_before_it_runs(memory, pod, job)
+    _check_nothing_before_it_runs(memory, pod, job)
     master = job["metadata"]["uid"], attempt, replacement_of(status, 0)
     memory.must(
         facts.service_touched or world.cluster.programs.master_of(*master),
@@ -53,7 +53,7 @@ def check_created(memory: Memory, pod: Body, by: str) -> None:
     )
 
 
-def check_nothing_before_it_runs(memory: Memory, pod: Body, job: Body) -> None:
+def _check_nothing_before_it_runs(memory: Memory, pod: Body, job: Body) -> None:
     """No pod that this one follows, of an earlier attempt or of its rank, may run on a node that lives."""
     name, uid, place = name_of(pod), pod["metadata"]["uid"], place_of(pod)
     for other in memory.world.server.all(PODS):
@@ -64,7 +64,7 @@ def check_nothing_before_it_runs(memory: Memory, pod: Body, job: Body) -> None:
     _no_hidden_container_runs(memory, name, job["metadata"]["uid"], place)
 
 
-def mark_straggler(memory: Memory, uid: str) -> None:
+def _mark_straggler(memory: Memory, uid: str) -> None:
     """A pod that a second writer has made too late must be deleted soon."""
     memory.stragglers.add(uid)
     memory.counts["straggler"] += 1

@@ -1,7 +1,7 @@
 """Which pods an operator may delete, and which of them by force."""
 
 from simulation.api_server import JOBS, Body, owner_uid
-from simulation.invariants.bodies import is_placeholder, is_spare, place_of, replacement_of
+from simulation.invariants.bodies import is_placeholder, place_of, replacement_of
 from simulation.invariants.memory import Memory
 
 
@@ -20,8 +20,6 @@ def check_deleted(memory: Memory, old: Body, new: Body | None, by: str) -> None:
         lives = memory.node_lives(sandbox.node)
         memory.must(not lives, f"{by} removes {metadata['name']} by force although it runs on a living node")
         memory.counts["force deletion on a lost node"] += 1
-    if is_spare(old):
-        return  # it runs no program, and has no work to save
     is_current = attempt > current or (attempt == current and replacement >= replacement_of(status, rank))
     ours = is_current and facts.end is None
     memory.must(not ours, f"{by} deletes {metadata['name']}, a pod of the current attempt {current}")

@@ -51,8 +51,6 @@ class JobFacts:
     """By attempt the ranks for which a pod without a program has had a place."""
     began: dict[int, float] = field(default_factory=dict)
     """status.attemptStartTime of each attempt, in seconds since the epoch."""
-    spares_created: dict[str, list[float]] = field(default_factory=dict)
-    """When spare pods of each name were created."""
     end: Body | None = None
     service_touched: bool = False
     """Whether somebody else has changed or removed the Service."""

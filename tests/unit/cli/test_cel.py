@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "env": (None, [{"name": "RANK"}], [{"name": "A", "value": "$(RANK)", "valueFrom": {}}]),
     "checkpoint": (None, {"uri": "s3://b"}, {"everySteps": 5}, {"uri": "s3://b", "volume": {"emptyDir": {}}}),
     "scheduling": (None, {"queueName": "q"}, {"queueName": "q", "gang": "none"}),
-    "restart": (None, {}, {"rules": [{"exitCodes": [1, 2]}, {"exitCodes": [3]}], "inPlace": True, "spares": 1}, {"rules": [{"exitCodes": [1]}, {"exitCodes": [1]}], "spares": 1}),
+    "restart": (None, {}, {"rules": [{"exitCodes": [1, 2]}, {"exitCodes": [3]}], "inPlace": True}, {"rules": [{"exitCodes": [1]}, {"exitCodes": [1]}]}),
     "template": (
         None,
         {"metadata": {"labels": {"a": "b"}, "annotations": {"ddpjob.dev/x": "1"}}},

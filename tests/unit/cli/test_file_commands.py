@@ -122,10 +122,6 @@ def test_render_shows_the_pods_that_the_operator_creates(tmp_path: Path, capsys:
         "my-job-1-1",
         "my-job-1-2",
     ]
-    spares = ["--set", "restart.inPlace=true", "--set", "restart.spares=1"]
-    (digits,) = (str(example) for example in EXAMPLES if example.name == "digits.yaml")
-    assert main(["render", digits, "--pods", *spares]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["items"][-1]["metadata"]["name"] == "digits-1-spare0-0"
     assert main(["render", str(file), "--pods", "--provider", "native"]) == 0
     items = yaml.safe_load(capsys.readouterr().out)["items"]
     (group,) = [item for item in items if item["kind"] == "PodGroup"]

@@ -49,24 +49,6 @@ def test_the_main_containers_end_shows_before_the_phase() -> None:
     assert (record.exit.code, record.exit.signal, record.exit.message, record.all_ended) == (137, 9, "bye", True)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "reason", "is_cut_off"),
-    [
-        ({"ContainersReady": "True", "Ready": "False"}, None, True),
-        ({"ContainersReady": "True", "Ready": "True"}, None, False),
-        ({"ContainersReady": "False", "Ready": "False"}, "ContainersNotReady", False),
-        ({"ContainersReady": "True", "Ready": "False"}, "ReadinessGatesNotReady", False),
-        ({}, None, False),
-    ],
-    ids=["its node does not respond", "ready", "a container is not ready", "a readiness gate", "not started"],
-)
-def test_a_pod_whose_node_does_not_respond_is_not_ready_although_its_containers_were(
-    conditions, reason, is_cut_off
-) -> None:
-    shown = [{"type": name, "status": status, "reason": reason} for name, status in conditions.items()]
-    assert pod_of(pod({"conditions": shown}, nodeName="n")).is_cut_off == is_cut_off
-
-
 def test_a_pod_with_scheduling_gates_names_them() -> None:
     message = "Scheduling is blocked due to non-empty scheduling gates"
     condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}

@@ -8,7 +8,6 @@ import pytest
 from ddpjob_operator.api.names import MAIN_CONTAINER
 from ddpjob_operator.core.render.placeholders import create_placeholder
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
-from ddpjob_operator.core.render.spares import create_spare
 from ddpjob_operator.scheduling.discovery import CANDIDATES
 from support.builders import job, program
 
@@ -25,7 +24,7 @@ def test_nodes_are_avoided_next_to_the_preferences_of_the_template(affinity: Any
     assert terms[-1]["preference"]["matchFields"][0]["values"] == ["bad-node"]
 
 
-ON_THE_HOST: dict[str, Any] = {"nodes": 2, "restart": {"inPlace": True, "spares": 1}}
+ON_THE_HOST: dict[str, Any] = {"nodes": 2, "restart": {"inPlace": True}}
 #: What the API server does not store as null, since the CRD declares it.
 DECLARED = {"containers", "initContainers", "restartPolicy", "terminationGracePeriodSeconds", "name", "env"}
 
@@ -48,7 +47,6 @@ def test_a_field_that_the_template_sets_to_null_is_no_defect(template: dict[str,
         manifest = PodManifest(job=of, spec=of.spec, image="image", rank=0, avoided=("bad",), provider=candidate.newest)
         manifest.render()
         create_placeholder(replace(manifest, rank=1)).manifest.render()
-    create_spare(of, of.spec, "image", 0, ("bad",)).manifest.render()
 
 
 OURS: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -11,7 +11,9 @@ from ddpjob_operator.api.names import ConditionType
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.events import Notice
 from ddpjob_operator.kube.engine import event_recorder as module
-from ddpjob_operator.kube.engine.event_recorder import BUDGET, EventRecorder
+from ddpjob_operator.kube.engine.event_account import BUDGET
+from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.resources import EVENTS
 from support.fake_server import FakeServer
@@ -37,7 +39,7 @@ def notices(monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
 @pytest.fixture
 async def recorder(server: FakeServer) -> AsyncIterator[EventRecorder]:
     """The recorder, running."""
-    recorder = EventRecorder(cast("Client", server), "operator-0")
+    recorder = EventRecorder(cast("Client", server), "operator-0", JobMemories())
     working = asyncio.create_task(recorder.run())
     yield recorder
     working.cancel()

@@ -9,6 +9,7 @@ from ddpjob_operator.core.actions import CreateObject, CreatePod, DeletePod, Low
 from ddpjob_operator.core.model import SERVICE, Deletion, Observed, Pod
 from ddpjob_operator.kube.engine import expectations as module
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from support.lookup_jobs import JOB, KEY, rank0
 
 NOTHING: Any = None  # nobody renders these pods
@@ -30,7 +31,7 @@ def seen(*pods: Pod) -> Observed:
 @pytest.fixture
 def creating() -> Expectations:
     """A creation was sent and has not shown."""
-    expectations = Expectations()
+    expectations = Expectations(JobMemories())
     expectations.sent(KEY, CREATE_0)
     return expectations
 
@@ -53,7 +54,7 @@ def test_a_refused_creation_is_not_expected(creating: Expectations) -> None:
 
 @pytest.mark.parametrize("state", [(), (pod("j-1-0", deletion_deadline=9.0),), (pod("j-1-0", uid="p9"),)])
 def test_a_deletion_has_shown_once_the_pod_is_marked_or_gone(state: tuple[Pod, ...]) -> None:
-    expectations = Expectations()
+    expectations = Expectations(JobMemories())
     expectations.sent(KEY, DELETE)
     expectations.settle(KEY, seen(pod("j-1-0")))
     assert expectations.open_actions(KEY, (DELETE,)) == ()
@@ -65,5 +66,5 @@ def test_an_unanswered_creation_must_be_looked_up_at_once(creating: Expectations
     assert 0 < creating.seconds_left(KEY) <= module.DEADLINE_SECONDS
     creating.doubt(KEY, CREATE_0)
     assert creating.seconds_left(KEY) <= 0
-    creating.forget(KEY)
+    creating.meet_all(KEY)
     assert creating.open_actions(KEY, (CREATE_0,)) == (CREATE_0,)

@@ -14,7 +14,9 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render.pods import PodManifest, create_pod
 from ddpjob_operator.kube.engine.actuator import MAX_PARALLEL, Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
-from ddpjob_operator.kube.engine.rejections import LAST_RETRY_SECONDS, Rejections
+from ddpjob_operator.kube.engine.job_memory import JobMemories
+from ddpjob_operator.kube.engine.refused import LAST_RETRY_SECONDS
+from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.keys import key_of
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, ConflictError, RejectedError, ThrottledError, UnavailableError
@@ -39,11 +41,11 @@ class Bench:
     """An actuator and its API server."""
 
     def __init__(self, server: FakeServer) -> None:
-        self.server, self.rejections = server, Rejections()
+        self.server, self.rejections = server, Rejections(JobMemories())
         store = new_store()
         self.now = 0.0
         client = cast("Client", server)
-        self.actuator = Actuator(client, store, Expectations(), self.rejections, lambda: self.now)
+        self.actuator = Actuator(client, store, Expectations(JobMemories()), self.rejections, lambda: self.now)
 
     async def create(self) -> int:
         """A round for all pods that are missing; gives the number of requests."""
@@ -223,7 +225,7 @@ async def test_a_pod_of_the_same_name_is_waited_for_if_it_is_being_deleted_or_is
 
 def test_a_pod_that_is_always_refused_is_created_again_at_a_bounded_interval() -> None:
     """A delay that doubles overflows after a thousand refusals, which is half a day of a full quota."""
-    rejections, (creation, *_) = Rejections(), pods()
+    rejections, (creation, *_) = Rejections(JobMemories()), pods()
     for _ in range(2000):
         rejections.record(KEY, [creation], {creation.name: Rejection("exceeded quota")}, some_done=False)
     assert 0 < rejections.seconds_to_retry(KEY) <= LAST_RETRY_SECONDS
@@ -232,7 +234,7 @@ def test_a_pod_that_is_always_refused_is_created_again_at_a_bounded_interval() -
 def test_a_refusal_on_purpose_has_the_time_of_the_first_one_and_a_quota_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rejections, (creation, *_) = Rejections(), pods()
+    rejections, (creation, *_) = Rejections(JobMemories()), pods()
     seen = []
     for now, why in enumerate(
         ("exceeded quota: team", "denied", "denied by 2 rules", "exceeded quota: team", "denied")

@@ -85,7 +85,7 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statuses are written at once, and what was refused may be tried again at once."""
     monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.DETAILS_SECONDS", 0.0)
     monkeypatch.setattr("ddpjob_operator.kube.engine.status_writer.START_SECONDS", 0.0)
-    monkeypatch.setattr("ddpjob_operator.kube.engine.rejections.FIRST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob_operator.kube.engine.refused.FIRST_RETRY_SECONDS", 0.0)
     monkeypatch.setattr("ddpjob_operator.core.failure.restart.FIRST_DELAY_SECONDS", 0.0)
 
 

@@ -6,6 +6,7 @@ from typing import cast
 from ddpjob_operator.core.actions import DeletePod
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import RejectedError
@@ -22,7 +23,9 @@ class Rounds:
     def __init__(self, refused: Collection[str]) -> None:
         denied = RejectedError("delete", "denied by policy", status=403)
         self.server = FakeServer(refuse=lambda request: denied if request.name in refused else None)
-        self.actuator = Actuator(cast("Client", self.server), new_store(), Expectations(), Rejections())
+        self.actuator = Actuator(
+            cast("Client", self.server), new_store(), Expectations(JobMemories()), Rejections(JobMemories())
+        )
 
     async def round(self) -> list[str]:
         """The names of the pods that it asked for."""

@@ -18,6 +18,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob
 from ddpjob_operator.kube.engine import status_writer
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.status_writer import (
     DETAILS_SECONDS,
     MAX_PARALLEL_STARTS,
@@ -84,7 +85,7 @@ class Life:
         monkeypatch.setattr(status_writer, "time", SimpleNamespace(monotonic=lambda: self.now))
         client: Any = SimpleNamespace(merge_patch=self._merge_patch)
         store: Any = SimpleNamespace(jobs=SimpleNamespace(put_answer=lambda _: None))
-        self.writer = StatusWriter(client, store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
+        self.writer = StatusWriter(client, store, SimpleNamespace(record=lambda *_: None), JobMemories())  # type: ignore[arg-type]  # they do what is called
 
     async def _merge_patch(self, *_: Any, **__: Any) -> Body:
         return {}
@@ -153,7 +154,7 @@ async def test_reports_of_good_starts_hold_up_no_other_status_and_no_other_names
     server = FakeServer()
     server.may_answer.clear()
     store: Any = SimpleNamespace(jobs=SimpleNamespace(put_answer=lambda _: None))
-    writer = StatusWriter(cast("Client", server), store, SimpleNamespace(record=lambda *_: None))  # type: ignore[arg-type]  # they do what is called
+    writer = StatusWriter(cast("Client", server), store, SimpleNamespace(record=lambda *_: None), JobMemories())  # type: ignore[arg-type]  # they do what is called
     created = Condition(
         type=ConditionType.CREATED, status="True", reason="x", last_transition_time="2027-01-15T08:00:00Z"
     )
@@ -191,7 +192,10 @@ class Writing:
 
     def new_writer(self) -> StatusWriter:
         client = cast("Client", self.server)
-        return StatusWriter(client, self.store, EventRecorder(client, "test"))  # not running, so it writes nothing
+        memories = JobMemories()
+        return StatusWriter(
+            client, self.store, EventRecorder(client, "test", memories), memories
+        )  # not running, so it writes nothing
 
     @property
     def known(self) -> KnownJob:

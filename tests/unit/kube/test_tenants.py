@@ -11,6 +11,7 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.model import NO_LOG, Job, Observed
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.lookups.lookups import Lookups
 from ddpjob_operator.transport.client import Client
 from ddpjob_operator.transport.errors import ApiError, RejectedError
@@ -99,7 +100,7 @@ async def test_events_are_written_while_those_of_another_namespace_hang_or_are_r
     other = "dying" if error else "hanging"
     server = cluster()
     server.refuse = lambda request: error if request.namespace == "dying" else None
-    recorder = EventRecorder(cast("Client", server), "test")
+    recorder = EventRecorder(cast("Client", server), "test", JobMemories())
     writing = asyncio.create_task(recorder.run())
     for number in range(3000):
         recorder.record(failed_job(other, f"job-{number}"), DDPJobStatus(), ENDED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpjob_ranks import contract, termination
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_ranks.launch import identity, launcher, spare, supervisor
+from ddpjob_ranks.launch import identity, launcher, supervisor
 
 #: Set for all ranks unless the environment has another value. Idle threads sleep: by default they spin, which on cores
 #: shared with other pods starves the thread they wait for (digits with 2 threads on 2 busy cores: 31.7 s against 7.3 s).
@@ -34,8 +34,6 @@ def start(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[
     `modules` are what the program imports, to be imported once for all ranks where these are forked.
     """
     environ = {**RANK_DEFAULTS, **environ}
-    if spare.is_spare(environ):
-        return supervisor.run(program, environ, modules)
     with launcher.with_free_port(environ) as variables:
         if identity.in_place_restarts(variables):
             return supervisor.run(program, variables, modules)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from tempfile import TemporaryDirectory
 
 from ddpjob_ranks import contract, generation, slots, termination
-from ddpjob_ranks.launch import identity, launcher, spare
+from ddpjob_ranks.launch import identity, launcher
 from ddpjob_ranks.launch.identity import Node, Worker
 from ddpjob_ranks.launch.launcher import Ranks
 from ddpjob_ranks.launch.template import Template, TemplateError, is_asked_to_stop
@@ -41,7 +41,7 @@ MAX_RESTARTS_WITHOUT_PROGRESS = 2
 def run(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[str] = ()) -> int:
     """Run Python with the arguments `program` for each worker of the node, starting all again as often as the environment allows.
 
-    `modules` are imported once for all of them. A spare pod then waits until it replaces a lost one, and runs in its place.
+    `modules` are imported once for all of them.
 
     Returns:
         As `launcher.run`, of the generation whose failure ended the run.
@@ -52,8 +52,6 @@ def run(program: Sequence[str], environ: Mapping[str, str], modules: Sequence[st
     with launcher.signals_blocked() as mask, sockets as folder:
         template = Template([*MODULES, *modules], environ, launcher.dies_with_this_process(mask), folder)
         try:
-            if spare.is_spare(environ):
-                environ = spare.wait_for_assignment(environ, template)
             return _Supervisor(program, environ, template).run(identity.in_place_restarts(environ))
         except TemplateError:
             if is_asked_to_stop():

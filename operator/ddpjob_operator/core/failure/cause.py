@@ -23,6 +23,7 @@ from ddpjob_operator.core.failure.class_of_end import (
 )
 from ddpjob_operator.core.failure.classes import ECHOES, KINDS, TAKEN_AWAY, Kind
 from ddpjob_operator.core.failure.messages import end_message
+from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import rfc3339
 
@@ -126,32 +127,15 @@ def global_rank(spec: DDPJobSpec | None, node_rank: int, said: int | None) -> in
 def missing_ends(observed: Observed, names: Mapping[int, str], now: float) -> list[End]:
     """The ends of ranks whose pods no longer exist although the operator did not delete them, by node rank and pod name.
 
-    What this process saw last of such a pod shows how it ended. A spare pod that was to take over may have ended before that.
+    What this process saw last of such a pod shows how it ended.
     """
-    last = {pod.name: pod for pod in (*observed.vanished, *observed.pods) if pod.is_rank or pod.is_spare}
-    named = (replace(last[name], rank=rank) for rank, name in names.items() if name in last)
-    ends = ends_of(observed, filter(_shows_its_end, named), now)
-    by_name = {end.pod: _before_it_took_over(end) if last[end.pod].is_spare else end for end in ends}
+    last = {pod.rank: pod for pod in observed.vanished if is_current(pod, observed.job.status)}
+    shown = ends_of(observed, (last[rank] for rank in names if rank in last and _shows_its_end(last[rank])), now)
+    by_rank = {end.rank: end for end in shown}
     return [
-        by_name.get(name) or _without_end(observed.job.spec, rank, name, last.get(name), now)
+        by_rank.get(rank) or _without_end(observed.job.spec, rank, name, last.get(rank), now)
         for rank, name in names.items()
     ]
-
-
-def _before_it_took_over(end: End) -> End:
-    """The end of a spare pod that has not trained, so that no rule for exit codes and no final class is about it.
-
-    The other pods of its attempt train with the same spec.
-    """
-    if end.exit_code is None:
-        return end
-    details = f": {end.message}" if end.message else ""
-    return replace(
-        end,
-        reason=Reason.PROGRAM_ERROR if KINDS[end.reason] == Kind.FINAL else end.reason,
-        message=f"the spare pod had exit code {end.exit_code} before it took over{details}",
-        exit_code=None,
-    )
 
 
 def _shows_its_end(pod: Pod) -> bool:
@@ -160,14 +144,13 @@ def _shows_its_end(pod: Pod) -> bool:
 
 
 def _without_end(spec: DDPJobSpec | None, rank: int, name: str, last: Pod | None, now: float) -> End:
-    """The end of a pod that shows none: somebody deleted it, or it is a spare pod that cannot take over."""
-    is_cut_off = last is not None and last.is_spare and last.is_cut_off
+    """The end of a pod that shows none: somebody deleted it."""
     return End(
         rank=rank,
         global_rank=global_rank(spec, rank, None),
-        reason=Reason.NODE_LOST if is_cut_off else Reason.POD_DELETED,
-        message="its node is not ready" if is_cut_off else "the operator did not delete it",
-        pod=name,
+        reason=Reason.POD_DELETED,
+        message="the operator did not delete it",
+        pod=last.name if last is not None else name,
         node=last.node if last is not None else None,
         seen=now,
     )

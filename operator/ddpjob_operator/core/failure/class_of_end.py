@@ -211,7 +211,7 @@ def newly_saved_step(observed: Observed, attempt: int) -> int | None:
 
 def newest_pods(pods: Sequence[Pod], attempt: int) -> list[Pod]:
     """Those of the attempt of whose rank there is no later pod among them."""
-    of_attempt = [pod for pod in pods if pod.is_rank and pod.attempt == attempt]
+    of_attempt = [pod for pod in pods if not pod.is_placeholder and pod.attempt == attempt]
     newest: dict[int, int] = {}
     for pod in of_attempt:
         newest[pod.rank] = max(pod.replacement, newest.get(pod.rank, 0))

@@ -1,12 +1,11 @@
 """An attempt that has ended: one rank that is down ends the whole gang. What was the cause, and what follows from it?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ddpjob_operator.api.names import ConditionType, Phase
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core import spare_pods
 from ddpjob_operator.core.actions import Lookup
-from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, StartNextAttempt
+from ddpjob_operator.core.decision import Advice, AwaitEvidence, Finish, ReplacePods, StartNextAttempt
 from ddpjob_operator.core.failure.cause import (
     End,
     cause_of,
@@ -55,22 +54,16 @@ def restart_or_fail(situation: Situation) -> Advice:
     if logs and (restart.final or situation.spec.restart.rules or log_may_prove_it(observed, cause)):
         return Advice(decision=AwaitEvidence(), lookups=lookups)
     if ranks := ranks_to_replace(situation, ends, restart):
-        spares = spare_pods.choose_successors(situation, ends, ranks)
-        return Advice(decision=_replacement(ranks, spares, failure, restart), lookups=lookups)
+        return Advice(decision=_replacement(ranks, failure, restart), lookups=lookups)
     return Advice(decision=decision_after(failure, restart), lookups=lookups)
 
 
-def _replacement(
-    ranks: tuple[int, ...], spares: Mapping[int, str], failure: Failure, restart: RestartDecision
-) -> StartNextAttempt:
+def _replacement(ranks: tuple[int, ...], failure: Failure, restart: RestartDecision) -> ReplacePods:
     """The decision to replace the lost pods of these ranks."""
     replaced = failure.model_copy(update={"replaced": True})
-    return StartNextAttempt(
-        phase=Phase.RESTARTING,
-        reason=failure.reason,
+    return ReplacePods(
+        ranks=ranks,
         message=failure_sentence(replaced),
-        replaces=ranks,
-        spares=spares,
         restarts=after_replacement(restart.restarts),
         failure=replaced,
     )
@@ -110,13 +103,12 @@ def _ends(situation: Situation) -> list[End]:
 
 
 def _missing_that_existed(situation: Situation) -> Sequence[int]:
-    """The node ranks without a pod whose current pods have been created already, or cannot be made of spare pods any more."""
+    """The node ranks without a pod whose current pods have been created already."""
     status, missing = situation.status, situation.gang.missing
     if status.condition(ConditionType.CREATED):
         return missing
     if not status.replaced_pods:
         return ()
-    # The gang had run, and only successors of lost pods are still to be created, or to be made of spare pods.
+    # The gang had run, and only successors of lost pods are still to be created.
     gone = {pod.rank for pod in situation.observed.vanished if is_current(pod, status)}
-    lost = spare_pods.lost_ranks(situation)
-    return [rank for rank in missing if not status.replacement(rank) or rank in gone or rank in lost]
+    return [rank for rank in missing if not status.replacement(rank) or rank in gone]

@@ -15,7 +15,7 @@ def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
     ttl = spec.ttl_seconds_after_finished if spec else None
     if ttl is not None and ended_at + ttl <= now:
         return Plan(status=render.still_finished(observed, now), actions=_delete_job(observed))
-    ranks = [pod for pod in observed.pods if pod.is_rank]
+    ranks = [pod for pod in observed.pods if not pod.is_placeholder]
     alive = [pod for pod in ranks if not pod.all_ended]
     wake_ups = [
         next_overdue(observed.pods, now),
@@ -26,7 +26,7 @@ def clean_up(observed: Observed, now: float, provider: Provider) -> Plan:
         status=render.still_finished(observed, now),
         actions=(
             *stop_and_keep_logs(observed, ranks, ended_at, now),
-            *render.remove_without_rank(observed, (pod for pod in observed.pods if not pod.is_rank), now),
+            *render.remove_placeholders(observed, (pod for pod in observed.pods if pod.is_placeholder), now),
             *provider.end(observed),
         ),
         lookups=node_lookups(observed.job.status, observed.pods, now),

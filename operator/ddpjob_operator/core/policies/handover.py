@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from ddpjob_operator.api.names import Reason
-from ddpjob_operator.core.decision import Advice, WaitToStart
+from ddpjob_operator.api.names import Reason, contract
+from ddpjob_operator.core.decision import Advice, Stop, WaitToStart
+from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.failure.restart import LAST_DELAY_SECONDS, SHORT_SECONDS
 from ddpjob_operator.core.model import Pod
@@ -31,7 +32,9 @@ def wait_for_earlier_attempts(situation: Situation) -> Advice:
         wake_ups.append(first_end_of_keeping(alive, epoch_seconds(failure.time)))
     return Advice(
         decision=WaitToStart(
-            reason=reason, message=f"{message}; {failure_sentence(failure)}" if failure is not None else message
+            reason=reason,
+            message=f"{message}; {failure_sentence(failure)}" if failure is not None else message,
+            stop=_how_to_stop(situation),
         ),
         lookups=(*situation.latest_record.lookups, *node_lookups(situation.status, gang.old, now)),
         wake_at=soonest(wake_ups, now),
@@ -46,6 +49,19 @@ def starts_at(situation: Situation) -> float:
     text = None if situation.latest_record.retries_at_once else situation.status.retry_time
     at = epoch_seconds(text) if text else situation.now
     return at if at <= situation.now + 2 * LAST_DELAY_SECONDS else situation.now
+
+
+def _how_to_stop(situation: Situation) -> Stop:
+    """The way that fits why the attempt of the old pods ended."""
+    failure = situation.failure
+    if failure is None:
+        # A gang that released the nodes of a part of it has nothing to save. Others have: they were replaced or suspended.
+        return Stop.AT_ONCE if situation.status.give_backs else Stop.WITH_OWN_GRACE
+    if failure.reason == Reason.HUNG:
+        return Stop.AND_KEEP_LOGS
+    # A rank was asked to stop, so the others may save their work, too. Its exit code need not show that: torchrun's is 1.
+    can_save = failure.reason in ASKED_TO_STOP or failure.exit_code == contract.EXIT_CHECKPOINTED
+    return Stop.WITH_OWN_GRACE if can_save else Stop.AT_ONCE
 
 
 def _obstacle(situation: Situation, alive: Sequence[Pod], begins: float) -> tuple[str, str]:

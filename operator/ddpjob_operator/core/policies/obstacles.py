@@ -11,7 +11,6 @@ from ddpjob_operator.core.gang import Gang
 from ddpjob_operator.core.model import Observed, Pod, Rejection
 from ddpjob_operator.core.refusals import refusal
 from ddpjob_operator.core.scheduler_message import scheduler_message
-from ddpjob_operator.core.spare_pods import is_name_of_spare
 from ddpjob_operator.core.untrusted import printable, tail
 from ddpjob_operator.scheduling.interface import Provider
 from ddpjob_operator.scheduling.none import NO_PROVIDER
@@ -34,10 +33,7 @@ def explain_wait(observed: Observed, gang: Gang, provider: Provider = NO_PROVIDE
     spec = observed.job.spec_of_attempt
     held_nodes = _held_nodes(gang, spec.least_nodes if spec is not None and provider.places_fewer else gang.num_nodes)
     existing = {pod.name for pod in gang.current.values()}
-    # The gang waits for no spare pod but one that is to become the pod of a rank.
-    awaited = {pod.name for pod in gang.successors.values()}
-    beside = {name for name in observed.rejections if is_name_of_spare(observed.job, name) and name not in awaited}
-    refused = {name: why for name, why in observed.rejections.items() if name not in existing | beside}
+    refused = {name: why for name, why in observed.rejections.items() if name not in existing}
     if refused:
         name, why = min(refused.items(), key=lambda item: (item[1].is_terminating, item[1].by_failure, item[0]))
         return (

@@ -41,15 +41,15 @@ def ranks_to_replace(situation: Situation, ends: Iterable[End], restart: Restart
         and restart.delay_seconds == 0
         and restarts_left(spec, restart.restarts) > 0
         and bool(others)
-        and _none_is_about_to_join(situation, others)
+        and _all_have_joined(situation, others)
         and all(_waits(pod, situation.provider.name) for pod in others)
         and all(_is_lost(situation, end) for end in ends)
     )
     return tuple(sorted(lost)) if is_sure else ()
 
 
-def _none_is_about_to_join(situation: Situation, others: Sequence[Pod]) -> bool:
-    """Whether each of these pods is the first one of its rank, or has joined the ranks. New pods alone would wait for each other."""
+def _all_have_joined(situation: Situation, others: Sequence[Pod]) -> bool:
+    """Whether each of these pods is the first one of its rank, or has joined the others. New pods alone would wait for each other."""
     return not any(situation.status.replacement(pod.rank) for pod in others) or have_joined(situation)
 
 

@@ -2,7 +2,7 @@
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended
+from ddpjob_operator.core.decision import Advice, StartNextAttempt, StaySuspended, Suspend
 from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import OwnedObject
 from ddpjob_operator.core.render.pods import spec_hash
@@ -15,9 +15,8 @@ def stop_while_suspended(situation: Situation) -> Advice:
     if not situation.spec.suspend:
         return Advice()
     gang = situation.gang
-    if gang.current or gang.spares or situation.status.condition(ConditionType.CREATED) or _objects(situation):
-        message = "spec.suspend is true; the pods are being stopped"
-        return Advice(decision=StartNextAttempt(phase=Phase.SUSPENDED, reason=Reason.SUSPENDED, message=message))
+    if gang.current or situation.status.condition(ConditionType.CREATED) or _objects(situation):
+        return Advice(decision=Suspend(message="spec.suspend is true; the pods are being stopped"))
     stopping = may_still_run(situation.observed, gang.old, situation.now)
     message = "spec.suspend is true" + (f"; pods that are still stopping: {len(stopping)}" if stopping else "")
     return Advice(

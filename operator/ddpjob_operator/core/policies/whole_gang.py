@@ -1,7 +1,7 @@
 """A gang that is wanted: how far it is, what it waits for, and what is worth saying while it runs."""
 
 from ddpjob_operator.api.names import ProviderName, Reason
-from ddpjob_operator.core import free_places, separate_trainings, spare_pods
+from ddpjob_operator.core import free_places, separate_trainings
 from ddpjob_operator.core.actions import Lookup
 from ddpjob_operator.core.decision import Advice, KeepWhole
 from ddpjob_operator.core.failure.messages import failure_sentence
@@ -57,14 +57,13 @@ def _wake_ups(situation: Situation, reason: str) -> tuple[float | None, ...]:
         placed_at and placed_at + QUIET_START_SECONDS,
         autoscaling.next_change(situation),
         next_overdue([*situation.gang.current.values(), *_lost_places(situation.gang)], situation.now),
-        *map(spare_pods.asks_again_at, situation.gang.spares),
         situation.now + QUEUE_SECONDS if reason == Reason.QUEUED else None,
     )
 
 
 def _lost_places(gang: Gang) -> list[Pod]:
     """The pods of no rank that are being deleted, which stay for ever if their node is lost."""
-    return [pod for pod in (*gang.placeholders, *gang.spares) if pod.deletion is not None]
+    return [pod for pod in gang.placeholders if pod.deletion is not None]
 
 
 def _placed_at(situation: Situation) -> float | None:
@@ -83,8 +82,6 @@ def _while_starting(situation: Situation) -> tuple[str, str]:
         message = f"{message}; scheduling.sharedClaims has no effect, since the scheduling provider is {provider}"
     if situation.spec.min_nodes is not None and not situation.provider.places_fewer:
         message = f"{message}; minNodes has no effect, since the scheduling provider is {provider}"
-    if situation.spec.restart.spares and provider != ProviderName.NONE:
-        message = f"{message}; restart.spares has no effect, since the scheduling provider is {provider}"
     if situation.failure is not None:
         message = f"{message}; {failure_sentence(situation.failure)}"
     if avoided := situation.avoided_nodes:
@@ -109,8 +106,6 @@ def _while_running(situation: Situation) -> tuple[str, str]:
     message = f"all {gang.num_nodes} pods run" if gang.num_nodes > 1 else "the pod runs"
     if wanted := situation.status.shrunk_from:
         message += f", of {wanted} that are wanted; {_growth(situation)}"
-    if spares := spare_pods.state(situation):
-        message += f"; {spares}"
     if failure := situation.failure:
         message += f" in attempt {situation.status.attempt}. Before: {failure_sentence(failure)}"
     return Reason.RUNNING, message + _remarks(situation)
@@ -123,6 +118,8 @@ def _remarks(situation: Situation) -> str:
         message += f"; {alone}"
     if situation.progress and situation.progress.unreadable:
         message += f"; in the progress line of rank 0 {situation.progress.unreadable}"
+    if situation.spec.restart.spares:
+        message += "; restart.spares has no effect: this release has no spare pods"
     if situation.spec.checkpoint is None:
         message += "; without spec.checkpoint a restart begins at step 0"
     if quiet_at is not None and quiet_at <= situation.now:

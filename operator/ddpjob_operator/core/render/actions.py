@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable
 
-from ddpjob_operator.api.names import Reason, contract
-from ddpjob_operator.core import free_places, spare_pods
-from ddpjob_operator.core.actions import Action, CreatePod, DeletePod, PatchObject
-from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, WaitToStart
-from ddpjob_operator.core.failure.classes import ASKED_TO_STOP
+from ddpjob_operator.core import free_places
+from ddpjob_operator.core.actions import Action, CreatePod, DeletePod
+from ddpjob_operator.core.decision import Decision, KeepWhole, StaySuspended, Stop, WaitToStart
 from ddpjob_operator.core.model import Observed, Pod
 from ddpjob_operator.core.render.network_policy import ensure_network_policy
 from ddpjob_operator.core.render.placeholders import create_placeholder
 from ddpjob_operator.core.render.pods import PodManifest, default_image, name_of_pod
 from ddpjob_operator.core.render.service import ensure_service
-from ddpjob_operator.core.render.spares import create_spare, take_over
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.stopping import (
     SURVIVOR_GRACE_SECONDS,
@@ -34,16 +31,16 @@ def actions_of(situation: Situation, decision: Decision) -> tuple[Action, ...]:
             return (*_keep_whole(situation), *released)
         case WaitToStart():
             return (
-                *_stop_earlier_attempts(situation),
+                *_stop_earlier_attempts(situation, decision.stop),
                 *_release_lost(situation),
                 *_give_up_places(situation),
                 *released,
             )
         case StaySuspended():
             return (
-                *_stop_with_own_grace(situation),
+                *_stop_earlier_attempts(situation, Stop.WITH_OWN_GRACE),
                 *_release_lost(situation),
-                *remove_without_rank(situation.observed, gang.placeholders, situation.now),
+                *remove_placeholders(situation.observed, gang.placeholders, situation.now),
                 *released,
             )
         case _:
@@ -58,37 +55,18 @@ def _keep_whole(situation: Situation) -> tuple[Action, ...]:
     of_rank_0 = PodManifest(job=observed.job, spec=spec, image=image, rank=0, avoided=avoided, provider=provider)
     manifest = of_rank_0.for_rank
     before_pods = () if gang.all_scheduled else provider.before_pods(observed, spec, of_rank_0.render)
-    missing = [rank for rank in gang.missing if observed.job.status.spare_for(rank) is None]
-    missing = [] if provider.hold(observed, spec) else missing
+    missing = () if provider.hold(observed, spec) else gang.missing
     return (
         *ensure_service(observed.job, spec, observed.service),
         *ensure_network_policy(observed, spec),  # before the pods, so that no rank is ever open to strangers
         *before_pods,
         *stop(observed, gang.old, SURVIVOR_GRACE_SECONDS, situation.now),  # made by a writer with an old view
-        *remove_without_rank(
-            observed, _needless_placeholders(situation), situation.now
-        ),  # whose places the new pods take
-        *_end_spares(situation),
+        # Before the new pods, which take their places.
+        *remove_placeholders(observed, _needless_placeholders(situation), situation.now),
         *outdated_evidence(situation),  # before the new pods, for which a quota may have nothing left otherwise
-        *_take_over(situation),
         *(CreatePod(name=name_of_pod(observed.job, rank), manifest=manifest(rank)) for rank in missing),
         *(create_placeholder(manifest(rank)) for rank in _places_to_ask_for(situation)),
-        *(create_spare(observed.job, spec, image, number, avoided) for number in spare_pods.missing(situation)),
     )
-
-
-def _take_over(situation: Situation) -> tuple[PatchObject, ...]:
-    """Make spare pods the pods of the lost ranks that the status names them for."""
-    job, spec, waiting = situation.job, situation.spec, spare_pods.waiting(situation)
-    named = sorted(situation.gang.successors.items())
-    return tuple(take_over(job, spec, rank, pod) for rank, pod in named if pod in waiting)
-
-
-def _end_spares(situation: Situation) -> tuple[Action, ...]:
-    """Delete spare pods that the job should not have, and the objects of those whose node is lost."""
-    needless = spare_pods.needless(situation)
-    over = [pod for pod in situation.gang.spares if pod.deletion is not None and pod not in needless]
-    return remove_without_rank(situation.observed, [*needless, *over], situation.now)
 
 
 def _places_to_ask_for(situation: Situation) -> list[int]:
@@ -113,23 +91,14 @@ def _give_up_places(situation: Situation) -> tuple[Action, ...]:
     """Places are held while the pods of a smaller gang stop, and for nothing else that an attempt waits for."""
     waits = situation.failure is not None or situation.status.retry_time is not None
     waits = waits or pod_terminating_too_long(situation.gang.old, situation.now) is not None
-    return remove_without_rank(situation.observed, situation.gang.placeholders, situation.now) if waits else ()
+    return remove_placeholders(situation.observed, situation.gang.placeholders, situation.now) if waits else ()
 
 
-def remove_without_rank(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[Action, ...]:
-    """The actions that delete these pods, which are those of no rank and have nothing to save; also the objects that a lost node leaves."""
+def remove_placeholders(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[Action, ...]:
+    """The actions that delete these pods, which run no rank and have nothing to save; also the objects that a lost node leaves."""
     pods = tuple(pods)
     living = (pod for pod in pods if pod.deletion is None)
-    deletions = (
-        DeletePod(
-            name=pod.name,
-            uid=pod.uid,
-            grace_seconds=SURVIVOR_GRACE_SECONDS,
-            # A spare pod only while it is one: a late request must not end the pod of a rank.
-            resource_version=pod.version if pod.is_spare else "",
-        )
-        for pod in living
-    )
+    deletions = (DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS) for pod in living)
     return (*deletions, *stop(observed, (pod for pod in pods if pod.deletion is not None), None, now))
 
 
@@ -152,24 +121,16 @@ def outdated_evidence(situation: Situation) -> list[DeletePod]:
     ]
 
 
-def _stop_earlier_attempts(situation: Situation) -> tuple[Action, ...]:
-    """Stop the pods of earlier attempts in the way that fits why their attempt ended."""
+def _stop_earlier_attempts(situation: Situation, how: Stop) -> tuple[Action, ...]:
     observed, failure, now = situation.observed, situation.failure, situation.now
     alive = may_still_run(observed, situation.gang.old, now)
-    if failure is None:
-        # A partial gang that was released has nothing to save; one that was suspended or replaced has.
-        has_work = situation.status.give_backs == 0
-        return _stop_with_own_grace(situation) if has_work else stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
-    if failure.reason == Reason.HUNG:
-        return stop_and_keep_logs(observed, alive, epoch_seconds(failure.time), now)
-    # A rank was asked to stop, so the others may save their work, too. Its exit code need not show that: torchrun's is 1.
-    can_save = failure.reason in ASKED_TO_STOP or failure.exit_code == contract.EXIT_CHECKPOINTED
-    return stop(observed, alive, None if can_save else SURVIVOR_GRACE_SECONDS, now)
-
-
-def _stop_with_own_grace(situation: Situation) -> tuple[Action, ...]:
-    alive = may_still_run(situation.observed, situation.gang.old, situation.now)
-    return stop_with_own_grace(situation.observed, alive, situation.now)
+    match how:
+        case Stop.AT_ONCE:
+            return stop(observed, alive, SURVIVOR_GRACE_SECONDS, now)
+        case Stop.WITH_OWN_GRACE:
+            return stop_with_own_grace(observed, alive, now)
+        case Stop.AND_KEEP_LOGS:
+            return stop_and_keep_logs(observed, alive, epoch_seconds(failure.time) if failure else now, now)
 
 
 def _release_lost(situation: Situation) -> tuple[Action, ...]:

@@ -53,9 +53,8 @@ def pod_name(job_name: str, attempt: int, rank: int, replacement: int = 0) -> st
 
 
 def name_of_pod(job: Job, rank: int) -> str:
-    """Name of the pod of this node rank in the job's current attempt; one that was replaced keeps its name, as a spare pod does."""
-    status = job.status
-    return status.spare_for(rank) or pod_name(job.name, status.attempt, rank, status.replacement(rank))
+    """Name of the pod of this node rank in the job's current attempt; one that was replaced keeps its name."""
+    return pod_name(job.name, job.status.attempt, rank, job.status.replacement(rank))
 
 
 def spec_hash(spec: DDPJobSpec) -> str:

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api.names import LABEL_JOB_UID, ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, ReplacedPod, SchedulingStatus
+from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, ReplacedPod, Restarts, SchedulingStatus
 from ddpjob_operator.core.decision import (
     AwaitEvidence,
     Decision,
     Finish,
     KeepWhole,
+    ReplacePods,
     StartNextAttempt,
     StaySuspended,
+    Suspend,
     WaitToStart,
 )
 from ddpjob_operator.core.failure.restart import with_restarts_in_place
@@ -48,6 +50,10 @@ def status_after(situation: Situation, decision: Decision) -> DDPJobStatus:
             return _suspended(situation, decision)
         case StartNextAttempt():
             return _next_attempt(situation, decision)
+        case Suspend():
+            return _suspending(situation, decision)
+        case ReplacePods():
+            return _replacing(situation, decision)
         case Finish():
             return _end(situation, decision)
 
@@ -151,64 +157,82 @@ def _suspended(situation: Situation, decision: StaySuspended) -> DDPJobStatus:
 
 
 def _next_attempt(situation: Situation, decision: StartNextAttempt) -> DDPJobStatus:
-    """The status that names the next attempt, or which pods of this one are replaced. The old ones are stopped then."""
-    now, failure = situation.now, decision.failure
-    status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
-    if not decision.replaces:
-        # Pods that are stopped may save their work. Ranks that wait for a replaced pod end without saving more.
-        is_saved = status.running_since is not None if failure is None else failure.checkpoint_step is not None
-        status = with_work_saved(status) if is_saved else with_work_lost(status)
+    """The status that names the next attempt."""
+    status = _after_attempt(situation, decision.failure, decision.restarts)
     changes: dict[str, Any] = {
-        **(_remembered(status, failure) if failure else {}),
-        "attempt_start_time": None,
-        "scheduled_time": None,
-        "running_since": None,
-        "retry_time": rfc3339(now + decision.delay_seconds) if decision.delay_seconds else None,
-        "queued_since": status.queued_since if decision.releases_partial_gang else None,
-        "give_backs": status.give_backs + 1 if decision.releases_partial_gang else 0,
-        "active_seconds_before": round(active_seconds(status, now)),
-        **(_replaced(situation, decision) if decision.replaces else _of_next_attempt(situation, decision, status)),
+        **_ready(0, decision.shrinks_to),
+        "shrunk_from": situation.wanted_nodes if decision.shrinks_to else None,
+        "retry_time": rfc3339(situation.now + decision.delay_seconds) if decision.delay_seconds else None,
+    }
+    if decision.releases_partial_gang:  # it keeps its position in the queue
+        changes["queued_since"] = situation.status.queued_since
+        changes["give_backs"] = situation.status.give_backs + 1
+    return _shown(
+        situation.observed,
+        status.model_copy(update=changes),
+        situation.now,
+        phase=decision.phase,
+        reason=decision.reason,
+        message=decision.message,
+        truths=_not_running(restarting=decision.phase == Phase.RESTARTING),
+    )
+
+
+def _suspending(situation: Situation, decision: Suspend) -> DDPJobStatus:
+    """The status that says that the job is suspended, while its pods are still to be stopped."""
+    return _shown(
+        situation.observed,
+        _after_attempt(situation).model_copy(update=_ready(0, None)),
+        situation.now,
+        phase=Phase.SUSPENDED,
+        reason=Reason.SUSPENDED,
+        message=decision.message,
+        truths=_not_running(suspended=True),
+    )
+
+
+def _replacing(situation: Situation, decision: ReplacePods) -> DDPJobStatus:
+    """The status that names the new pods of these ranks."""
+    now, gang = situation.now, situation.gang
+    status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
+    ranks = sorted({*decision.ranks, *(pod.rank for pod in status.replaced_pods)})
+    replaced = (
+        ReplacedPod(rank=rank, replacement=status.replacement(rank) + (rank in decision.ranks)) for rank in ranks
+    )
+    changes: dict[str, Any] = {
+        **_remembered(status, decision.failure),
+        **_before_it_runs(status, now),
+        **_ready(gang.num_up, gang.num_nodes),
+        "replaced_pods": list(replaced),
+        "restarts": decision.restarts,
     }
     return _shown(
         situation.observed,
         status.model_copy(update=changes),
         now,
-        phase=decision.phase,
-        reason=decision.reason,
+        phase=Phase.RESTARTING,
+        reason=decision.failure.reason,
         message=decision.message,
-        truths={
-            ConditionType.CREATED: False,
-            ConditionType.RUNNING: False,
-            ConditionType.RESTARTING: decision.phase == Phase.RESTARTING,
-            ConditionType.SUSPENDED: decision.phase == Phase.SUSPENDED,
-        },
+        truths=_not_running(restarting=True),
     )
 
 
-def _replaced(situation: Situation, decision: StartNextAttempt) -> dict[str, Any]:
-    """What replacing lost pods of the attempt changes."""
-    status, gang = situation.status, situation.gang
-    ranks = sorted({*decision.replaces, *(pod.rank for pod in status.replaced_pods)})
-    pods = [
-        ReplacedPod(
-            rank=rank,
-            replacement=status.replacement(rank) + (rank in decision.replaces),
-            spare=decision.spares.get(rank) if rank in decision.replaces else status.spare_for(rank),
-        )
-        for rank in ranks
-    ]
-    return {"replaced_pods": pods, "restarts": decision.restarts, **_ready(gang.num_up, gang.num_nodes)}
-
-
-def _of_next_attempt(situation: Situation, decision: StartNextAttempt, status: DDPJobStatus) -> dict[str, Any]:
-    """What only the next attempt changes."""
-    in_place = with_restarts_in_place(situation.spec, status.restarts, status.progress, situation.now)
-    restarts = decision.restarts or in_place
-    return {
+def _after_attempt(
+    situation: Situation, failure: Failure | None = None, restarts: Restarts | None = None
+) -> DDPJobStatus:
+    """The status with the number of the next attempt, once the current one is over."""
+    now = situation.now
+    status = with_time_accounted(_with_progress(situation, _acted_on(situation.observed, now)), now)
+    # Pods that are stopped may save their work. Ranks that wait for a replaced pod end without saving more.
+    is_saved = status.running_since is not None if failure is None else failure.checkpoint_step is not None
+    status = with_work_saved(status) if is_saved else with_work_lost(status)
+    restarts = restarts or with_restarts_in_place(situation.spec, status.restarts, status.progress, now)
+    changes: dict[str, Any] = {
+        **(_remembered(status, failure) if failure else {}),
+        **_before_it_runs(status, now),
         "attempt": status.attempt + 1,
         "replaced_pods": [],
-        **_ready(0, decision.shrinks_to),
-        "shrunk_from": situation.wanted_nodes if decision.shrinks_to else None,
+        "shrunk_from": None,
         "checkpoint_time": None,
         # Restarts in place are among the counted ones now.
         "restarts": restarts.model_copy(update={"in_place_counted": 0}),
@@ -216,6 +240,29 @@ def _of_next_attempt(situation: Situation, decision: StartNextAttempt, status: D
         and status.progress.model_copy(
             update={"in_place_restarts": None, "in_place_cause": None, "joined_replacements": None}
         ),
+    }
+    return status.model_copy(update=changes)
+
+
+def _before_it_runs(status: DDPJobStatus, now: float) -> dict[str, Any]:
+    """The clocks of a gang of which pods are still to be created."""
+    return {
+        "attempt_start_time": None,
+        "scheduled_time": None,
+        "running_since": None,
+        "retry_time": None,
+        "queued_since": None,
+        "give_backs": 0,
+        "active_seconds_before": round(active_seconds(status, now)),
+    }
+
+
+def _not_running(*, restarting: bool = False, suspended: bool = False) -> dict[ConditionType, bool]:
+    return {
+        ConditionType.CREATED: False,
+        ConditionType.RUNNING: False,
+        ConditionType.RESTARTING: restarting,
+        ConditionType.SUSPENDED: suspended,
     }
 
 

@@ -12,14 +12,15 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import deque
 
 from ddpjob_operator.api import names
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.events import Notice, events_between
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.kube.engine.event_account import EventSeries
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
 from ddpjob_operator.kube.fair_share import Shares
 from ddpjob_operator.kube.keys import Key, key_of
@@ -36,10 +37,6 @@ from ddpjob_operator.transport.resources import EVENTS
 
 logger = logging.getLogger(__name__)
 
-#: Writes of Events that a job may cause at once, and the time after which one more is allowed. The Event of a
-#: job's end is free.
-BUDGET = 10
-SECONDS_FOR_ONE_MORE = 120.0
 #: Different Events of a job whose counts are remembered.
 MAX_SERIES = 20
 #: Events of all jobs that wait to be written; of one namespace a half at most.
@@ -52,50 +49,15 @@ PAUSE_SECONDS = 1.0
 MAX_MESSAGE_LENGTH = 1024
 
 
-@dataclass(slots=True, kw_only=True)
-class _Series:
-    """One Event, and how often it has happened."""
-
-    namespace: str
-    body: Body
-    """The Event as it is created, but for the two fields that change."""
-    count: int = 0
-    last_at: float = 0.0
-    written_count: int = 0
-
-    def changing(self) -> dict[str, object]:
-        """The fields that change when it happens again."""
-        return {"count": self.count, "lastTimestamp": rfc3339(self.last_at)}
-
-
-@dataclass(slots=True, kw_only=True)
-class _Account:
-    """A job's Events and its budget."""
-
-    uid: str
-    tokens: float
-    counted_at: float
-    series: OrderedDict[Notice, _Series] = field(default_factory=OrderedDict)
-
-    def use_token(self, now: float) -> bool:
-        """Use one token, if there is one."""
-        self.tokens = min(self.tokens + (now - self.counted_at) / SECONDS_FOR_ONE_MORE, float(BUDGET))
-        self.counted_at = now
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
-
-
 class EventRecorder:
     """Writes Events in the background, those of one job one after the other."""
 
-    def __init__(self, client: Client, identity: str) -> None:
+    def __init__(self, client: Client, identity: str, memories: JobMemories) -> None:
         """`identity` is the operator's, shown as the reporting instance."""
         self._client = client
         self._identity = identity
-        self._accounts: dict[Key, _Account] = {}
-        self._waiting: dict[Key, deque[_Series]] = {}
+        self._memories = memories
+        self._waiting: dict[Key, deque[EventSeries]] = {}
         self._places = Shares(MAX_WAITING)
         self._queue = WorkQueue(NUM_WRITERS, "events")
 
@@ -114,10 +76,6 @@ class EventRecorder:
         for notice in notices:
             self._record(job, notice, free=is_end)
 
-    def forget(self, key: Key) -> None:
-        """Forget the job, which no longer exists."""
-        self._accounts.pop(key, None)
-
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
         async with asyncio.TaskGroup() as writers:
@@ -133,7 +91,7 @@ class EventRecorder:
             finally:
                 self._queue.done(key)
 
-    def _next(self, key: Key) -> _Series:
+    def _next(self, key: Key) -> EventSeries:
         """The Event of the job that has waited longest; it gives up its place."""
         waiting = self._waiting[key]
         series = waiting.popleft()
@@ -144,7 +102,7 @@ class EventRecorder:
             del self._waiting[key]
         return series
 
-    async def _write_or_drop(self, series: _Series) -> float:
+    async def _write_or_drop(self, series: EventSeries) -> float:
         """Write an Event, if the API server accepts it. Returns the seconds to wait before the next one."""
         try:
             async with asyncio.timeout(WRITE_SECONDS):
@@ -160,13 +118,13 @@ class EventRecorder:
 
     def _record(self, job: Job, notice: Notice, *, free: bool) -> None:
         now = time.time()
-        account = self._account_of(job)
+        account = self._memories.of_job(job).events
         if not account.use_token(time.monotonic()) and not free:
             EVENT_WRITES.labels("over budget").inc()
             return
         series = account.series.get(notice)
         if series is None:
-            series = account.series[notice] = _Series(namespace=job.namespace, body=self._body(job, notice, now))
+            series = account.series[notice] = EventSeries(namespace=job.namespace, body=self._body(job, notice, now))
             if len(account.series) > MAX_SERIES:
                 account.series.popitem(last=False)
         account.series.move_to_end(notice)
@@ -174,7 +132,7 @@ class EventRecorder:
         series.last_at = now
         self._enqueue(key_of(job), series)
 
-    def _enqueue(self, key: Key, series: _Series) -> None:
+    def _enqueue(self, key: Key, series: EventSeries) -> None:
         waiting = self._waiting.get(key, ())
         if any(other is series for other in waiting):
             return  # The write that it waits for covers this repetition, too.
@@ -185,15 +143,7 @@ class EventRecorder:
         self._waiting.setdefault(key, deque()).append(series)
         self._queue.add(key)
 
-    def _account_of(self, job: Job) -> _Account:
-        key = key_of(job)
-        account = self._accounts.get(key)
-        if account is None or account.uid != job.uid:
-            account = _Account(uid=job.uid, tokens=float(BUDGET), counted_at=time.monotonic())
-            self._accounts[key] = account
-        return account
-
-    async def _write(self, series: _Series) -> None:
+    async def _write(self, series: EventSeries) -> None:
         count = series.count
         if series.written_count:
             try:
@@ -207,10 +157,10 @@ class EventRecorder:
                 await self._raise_count(series)
         series.written_count = count
 
-    async def _create(self, series: _Series) -> None:
+    async def _create(self, series: EventSeries) -> None:
         await self._client.create(EVENTS, series.namespace, {**series.body, **series.changing()})
 
-    async def _raise_count(self, series: _Series) -> None:
+    async def _raise_count(self, series: EventSeries) -> None:
         await self._client.merge_patch(EVENTS, series.namespace, series.body["metadata"]["name"], series.changing())
 
     def _body(self, job: Job, notice: Notice, now: float) -> Body:

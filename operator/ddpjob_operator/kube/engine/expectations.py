@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from ddpjob_operator.core.actions import Action, CreateObject, CreatePod, DeleteObject, DeletePod, DeletePods
 from ddpjob_operator.core.model import Observed
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.keys import Key
 
 #: A watch event follows its write by milliseconds; an API server under load takes a second or two.
@@ -19,28 +20,27 @@ DEADLINE_SECONDS = 5.0
 class Expectations:
     """Creations by name and deletions by uid, for each job."""
 
-    def __init__(self) -> None:
-        self._creations: dict[Key, dict[str, float]] = {}
-        self._deletions: dict[Key, dict[str, float]] = {}
+    def __init__(self, memories: JobMemories) -> None:
+        self._memories = memories
 
     def sent(self, key: Key, action: CreatePod | CreateObject | DeletePod | DeleteObject) -> None:
         """Expect the effect of an action. Call this before the request, since the watch may show its effect before the answer."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         if isinstance(action, DeletePod | DeleteObject):
-            self._deletions.setdefault(key, {})[action.uid] = deadline
+            self._memories.of(key).deletions[action.uid] = deadline
         else:
-            self._creations.setdefault(key, {})[action.name] = deadline
+            self._memories.of(key).creations[action.name] = deadline
 
     def failed(self, key: Key, action: CreatePod | CreateObject | DeletePod | DeleteObject) -> None:
         """Expect nothing of this action, which the server has refused."""
         if isinstance(action, DeletePod | DeleteObject):
-            self._deletions.get(key, {}).pop(action.uid, None)
+            self._memories.of(key).deletions.pop(action.uid, None)
         else:
-            self._creations.get(key, {}).pop(action.name, None)
+            self._memories.of(key).creations.pop(action.name, None)
 
     def doubt(self, key: Key, action: CreatePod | CreateObject) -> None:
         """Require a lookup before anything else is created: no answer came, so the object may exist."""
-        self._creations.setdefault(key, {})[action.name] = time.monotonic()
+        self._memories.of(key).creations[action.name] = time.monotonic()
 
     def settle(self, key: Key, observed: Observed) -> None:
         """Remove the expectations whose effects the caches show."""
@@ -50,12 +50,13 @@ class Expectations:
         present |= {found.name for found in observed.objects if found.job_uid == observed.job.uid}
         alive = {pod.uid for pod in observed.pods if pod.deletion is None}
         alive |= {found.uid for found in observed.objects if not found.deleting}
-        _keep(self._creations, key, lambda name: name not in present)
-        _keep(self._deletions, key, lambda uid: uid in alive)
+        memory = self._memories.of(key)
+        _keep(memory.creations, lambda name: name not in present)
+        _keep(memory.deletions, lambda uid: uid in alive)
 
     def open_actions(self, key: Key, actions: Iterable[Action]) -> tuple[Action, ...]:
         """Those of the actions that may be sent now."""
-        creations, deletions = self._creations.get(key, {}), self._deletions.get(key, {})
+        creations, deletions = self._memories.of(key).creations, self._memories.of(key).deletions
         return tuple(
             action
             for action in actions
@@ -66,23 +67,20 @@ class Expectations:
 
     def created(self, key: Key) -> Collection[str]:
         """Names of what was created and has not shown."""
-        return self._creations.get(key, {}).keys()
+        return self._memories.of(key).creations.keys()
 
     def seconds_left(self, key: Key) -> float | None:
         """Time until the first deadline, not above zero once it has passed; None if nothing is expected."""
-        deadlines = [*self._creations.get(key, {}).values(), *self._deletions.get(key, {}).values()]
+        memory = self._memories.of(key)
+        deadlines = [*memory.creations.values(), *memory.deletions.values()]
         return min(deadlines) - time.monotonic() if deadlines else None
 
-    def forget(self, key: Key) -> None:
-        """Expect nothing any more: the server's latest state has been read, or the job is gone."""
-        self._creations.pop(key, None)
-        self._deletions.pop(key, None)
+    def meet_all(self, key: Key) -> None:
+        """Expect nothing any more: the server's latest state has been read."""
+        self._memories.of(key).creations.clear()
+        self._memories.of(key).deletions.clear()
 
 
-def _keep(expected: dict[Key, dict[str, float]], key: Key, unmet: Callable[[str], bool]) -> None:
-    if key in expected:
-        left = {token: deadline for token, deadline in expected[key].items() if unmet(token)}
-        if left:
-            expected[key] = left
-        else:
-            del expected[key]
+def _keep(expected: dict[str, float], unmet: Callable[[str], bool]) -> None:
+    for token in [token for token in expected if not unmet(token)]:
+        del expected[token]

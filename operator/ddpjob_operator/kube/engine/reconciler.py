@@ -16,6 +16,7 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.actuator import Actuator
 from ddpjob_operator.kube.engine.expectations import Expectations
+from ddpjob_operator.kube.engine.job_memory import JobMemories
 from ddpjob_operator.kube.engine.rejections import Rejections
 from ddpjob_operator.kube.engine.status_writer import StatusWriter
 from ddpjob_operator.kube.engine.workqueue import WorkQueue
@@ -52,6 +53,7 @@ class Reconciler:
     client: Client
     queue: WorkQueue
     store: Store
+    memories: JobMemories
     expectations: Expectations
     rejections: Rejections
     actuator: Actuator
@@ -63,8 +65,6 @@ class Reconciler:
     other_providers: Mapping[str, Provider] = field(default_factory=dict)
     """By namespace, where it is another one, since the rights of this operator differ."""
     makes_network_policies: bool = False
-    _uids: dict[Key, str] = field(default_factory=dict)
-    """The uid of the job that everything stored by its key belongs to."""
 
     async def work(self) -> None:
         """Handle one key after another, until cancelled. A failed reconcile is retried, later each time."""
@@ -112,13 +112,13 @@ class Reconciler:
         await self._delete_orphans(key)
         is_closed = await self._close_groups_of_deleted_jobs(key)
         known = self.store.job(key)
-        if known is None or known.job.uid != self._uids.get(key, known.job.uid):
+        if known is None or self.memories.is_of_another(known.job):
             self._forget(key)
         if not is_closed:
             self.queue.add_after(key, CLOSE_AGAIN_SECONDS)
         if known is None or known.job.is_managed_elsewhere:
             return
-        uid = self._uids[key] = known.job.uid
+        uid = self.memories.of_job(known.job).uid
         await self.status_writer.settle(key)
         known = self.store.job(key)
         if known is None or known.job.uid != uid:  # it went meanwhile, and its key has been added for that
@@ -240,7 +240,7 @@ class Reconciler:
                 if cache.labels == MANAGED
             ),
         )
-        self.expectations.forget(key)
+        self.expectations.meet_all(key)
 
     async def _delete_orphans(self, key: Key) -> None:
         """Pods of a job that is gone go by their owner references, but one by one: the garbage collector takes 20 a second."""
@@ -269,7 +269,7 @@ class Reconciler:
             job = Job(namespace=key[0], name=uid, uid=uid, resource_version="", generation=0, deleting=True, spec=None)
             await self.actuator.run(job, tuple(self._provider(key).end(Observed(job=job, pods=pods))))
             is_refused = bool(self.rejections.of(key_of(job)))
-            self.rejections.forget(key_of(job))
+            self.memories.forget(key_of(job))
             if is_refused:
                 is_closed = False
             else:
@@ -278,9 +278,9 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         """Forget a deleted job. Another one may have its name already: both can happen between two reconciles."""
-        self._uids.pop(key, None)
-        for memory in (self.expectations, self.rejections, self.status_writer, self.lookups, self.progress):
-            memory.forget(key)
+        self.memories.forget(key)
+        self.lookups.forget(key)
+        self.progress.forget(key)
         self.queue.drop(key)
 
 

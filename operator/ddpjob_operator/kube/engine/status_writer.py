@@ -11,7 +11,6 @@ status of custom resources (seen on 1.36), and a job that was deleted and applie
 """
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from ddpjob_operator.core.model import Job
 from ddpjob_operator.core.stored_status import field_paths
 from ddpjob_operator.kube.cache.store import KnownJob, Store
 from ddpjob_operator.kube.engine.event_recorder import EventRecorder
+from ddpjob_operator.kube.engine.job_memory import JobMemories, JobMemory, WriteInDoubt
 from ddpjob_operator.kube.fair_share import FairSlots
 from ddpjob_operator.kube.keys import Key, about, key_of
 from ddpjob_operator.kube.metrics import STATUS_WRITES, record
@@ -60,18 +60,13 @@ _GOOD_STARTS = (Reason.CREATING, Reason.STARTING)
 class StatusWriter:
     """Makes at most one patch per reconcile."""
 
-    def __init__(self, client: Client, store: Store, events: EventRecorder) -> None:
+    def __init__(self, client: Client, store: Store, events: EventRecorder, memories: JobMemories) -> None:
         """`events` records every change of a status that was written."""
         self._client = client
         self._store = store
         self._events = events
         self._start_slots = FairSlots(2 * MAX_PARALLEL_STARTS)
-        self._written_at: dict[Key, float] = {}
-        self._ticked_at: dict[Key, float] = {}
-        #: Jobs whose stored status is not known, each with the job and the status of a write that may have succeeded.
-        self._in_doubt: dict[Key, tuple[Job, DDPJobStatus] | None] = {}
-        #: Of each job the uid and the attempt that a write of this process began last.
-        self._begun: dict[Key, tuple[str, int]] = {}
+        self._memories = memories
         #: Fields of a status that the API server has dropped, as paths: an older CRD does not have them.
         self.dropped_fields: frozenset[str] = frozenset()
 
@@ -83,11 +78,11 @@ class StatusWriter:
         Raises ConflictError if it is not; NotFoundError if the job is gone; ApiError for what is worth another try.
         """
         job = known.job
-        key = key_of(job)
+        memory = self._memories.of_job(job)
         if wanted == job.status:
             return None
         tick = _only_counts_change(job.status, wanted)
-        if (wait_seconds := self._seconds_to_wait(key, job.status, wanted, tick, just_created)) > 0:
+        if (wait_seconds := _seconds_to_wait(memory, job.status, wanted, tick, just_created)) > 0:
             return wait_seconds
         status = wanted.as_json()
         patch = {
@@ -99,16 +94,16 @@ class StatusWriter:
             async with nullcontext() if is_urgent else self._start_slots.of(job.namespace):
                 answer = await self._client.merge_patch(DDPJOBS, job.namespace, job.name, patch, subresource="status")
         except ConflictError:
-            self._in_doubt[key] = None
-            await self.settle(key)
+            memory.in_doubt = WriteInDoubt()
+            await self.settle(key_of(job))
             raise
         except UnavailableError:
-            self._in_doubt[key] = (job, wanted)
+            memory.in_doubt = WriteInDoubt(job=job, status=wanted)
             raise
         STATUS_WRITES.labels("tick" if tick else "change").inc()
-        self._written_at[key] = time.monotonic()
+        memory.written_at = time.monotonic()
         if tick:
-            self._ticked_at[key] = time.monotonic()
+            memory.ticked_at = time.monotonic()
         self._look_for_dropped_fields(status, answer.get("status") or {})
         self._store.jobs.put_answer(answer)
         self._record(job, wanted)
@@ -119,28 +114,19 @@ class StatusWriter:
 
         Raises NotFoundError if the job is gone, ApiError if it cannot be read.
         """
-        if key in self._in_doubt:
-            self._store.jobs.put_answer(await self._client.get(DDPJOBS, *key))
-            tried, known = self._in_doubt.pop(key), self._store.job(key)
-            if (
-                tried is not None
-                and known is not None
-                and (known.job.uid, known.job.status) == (tried[0].uid, tried[1])
-            ):
-                self._record(*tried)  # The write succeeded although its answer was lost.
+        memory = self._memories.of(key)
+        if memory.in_doubt is None:
+            return
+        self._store.jobs.put_answer(await self._client.get(DDPJOBS, *key))
+        tried, known, memory.in_doubt = memory.in_doubt, self._store.job(key), None
+        if tried.job is None or tried.status is None or known is None:
+            return
+        if (known.job.uid, known.job.status) == (tried.job.uid, tried.status):
+            self._record(tried.job, tried.status)  # The write succeeded although its answer was lost.
 
     def begun_attempt(self, job: Job) -> int | None:
         """The attempt of the job that this process began last; None if it began none."""
-        uid, attempt = self._begun.get(key_of(job), ("", None))
-        return attempt if uid == job.uid else None
-
-    def forget(self, key: Key) -> None:
-        """Forget the job, which no longer exists."""
-        self._begun.pop(key, None)
-        self._in_doubt.pop(key, None)
-        self._written_at.pop(key, None)
-        self._ticked_at.pop(key, None)
-        self._events.forget(key)
+        return self._memories.of_job(job).begun_attempt
 
     def _look_for_dropped_fields(self, written: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Compare the answer to a write with what was written: the API server removes fields that the CRD does not have silently."""
@@ -154,7 +140,7 @@ class StatusWriter:
         """Record what happened between the status that was seen and the one that was written, once for each write."""
         record(measurements_between(job.status, written))
         if job.status.attempt != written.attempt:
-            self._begun[key_of(job)] = (job.uid, written.attempt)
+            self._memories.of_job(job).begun_attempt = written.attempt
         if (job.status.phase, job.status.reason, job.status.attempt) != (
             written.phase,
             written.reason,
@@ -165,14 +151,15 @@ class StatusWriter:
             logger.info("%s/%s: %s: %s", *key, written.phase, written.message, extra=fields)
         self._events.record(job, job.status, written)
 
-    def _seconds_to_wait(self, key: Key, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
-        if tick:
-            return self._ticked_at.get(key, -math.inf) + TICK_SECONDS - time.monotonic()
-        if _without(_DETAILS, old) != _without(_DETAILS, new):
-            return 0.0
-        since = time.monotonic() if just_created else self._written_at.get(key, -math.inf)
-        only_counts = new.reason in _GOOD_STARTS and _without(_COUNTS, old) == _without(_COUNTS, new)
-        return since + (START_SECONDS if only_counts else DETAILS_SECONDS) - time.monotonic()
+
+def _seconds_to_wait(memory: JobMemory, old: DDPJobStatus, new: DDPJobStatus, tick: bool, just_created: bool) -> float:
+    if tick:
+        return memory.ticked_at + TICK_SECONDS - time.monotonic()
+    if _without(_DETAILS, old) != _without(_DETAILS, new):
+        return 0.0
+    since = time.monotonic() if just_created else memory.written_at
+    only_counts = new.reason in _GOOD_STARTS and _without(_COUNTS, old) == _without(_COUNTS, new)
+    return since + (START_SECONDS if only_counts else DETAILS_SECONDS) - time.monotonic()
 
 
 def merge_patch_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

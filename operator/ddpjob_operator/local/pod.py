@@ -78,10 +78,12 @@ class LocalPod:
         code = await self._process.wait()
         code = code if code >= 0 else 128 - code  # the reaper itself was killed
         self._ended_at = time.time()
+        message = self._termination_message(code)
+        never_ran = code == reaper.CANNOT_START and message.startswith(reaper.NO_START)
         self._exit = {
             "exitCode": code,
-            "reason": "Completed" if code == 0 else "Error",
-            "message": self._termination_message(code),
+            "reason": "StartError" if never_ran else "Error" if code else "Completed",
+            "message": message,
             "finishedAt": rfc3339(self._ended_at),
         }
         on_end()

@@ -114,7 +114,7 @@ def _pod(pod: "Pod") -> str:
 
 def _advice(job: "Job", reason: str) -> list[str]:
     if job.phase == INTERRUPTED:
-        return [how_to_continue(job.name)]
+        return [how_to_continue(job.body)]
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
     if text.endswith("`."):  # a command at the end is copied with what follows it
         text = text[:-1]

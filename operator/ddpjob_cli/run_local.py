@@ -72,7 +72,7 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
     else:
         display.show_summary(status)
         display.say(f"  {'files':<9} {_where_to_look(status, folder)}", style="")
-        display.say(f"  {'next':<9} {_next_command(manifest.name, status, folder)}", style="")
+        display.say(f"  {'next':<9} {_next_command(manifest, status, folder)}", style="")
     display.say(f"{manifest.name} {outcome}", f"bold {style}")
     return code
 
@@ -89,10 +89,10 @@ def _where_to_look(status: DDPJobStatus, folder: Path) -> str:
     return _from_here(log if log is not None and log.exists() else folder)
 
 
-def _next_command(job: str, status: DDPJobStatus, folder: Path) -> str:
+def _next_command(manifest: Manifest, status: DDPJobStatus, folder: Path) -> str:
     """A command that shows more of the run, or what continues it."""
     if status.phase == INTERRUPTED:
-        return how_to_continue(job)
+        return how_to_continue(manifest.body)
     if status.condition(ConditionType.SUCCEEDED):
         return f"ddpjob {'plot' if status.progress else 'logs'} {_from_here(folder)}"
     return f"ddpjob explain {_from_here(folder)}"

@@ -16,7 +16,6 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.untrusted import visible
 
-
 #: Of a line with the bar: the spinner, the time, and the gaps between columns.
 _OTHER_COLUMNS = len("*0:00:00") + 4
 

@@ -78,7 +78,7 @@ class Display:
             self._console.print(Text.assemble(prefix, shown), soft_wrap=True)
 
     def on_note(self, text: str) -> None:
-        """Print a sentence about the logs, unless it repeats the message of the status."""
+        """Print a sentence about the logs or the run, unless it repeats the message of the status."""
         if not (self._shown.message and self._shown.message in text):
             self.say(text, style="dim")
 

@@ -26,7 +26,7 @@ ADVICE: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.SUCCEEDED: "Nothing: all ranks have ended with exit code 0.",
         Reason.SPEC_CHANGED: "Wait: the gang restarts with the changed spec.",
         Reason.RESIZED: "Wait: the gang saves its work and continues with the new number of nodes.",
-        Reason.PROGRAM_ERROR: "Correct what the message says; the traceback in the log shows the line: `ddpjob logs NAME --failed`.",
+        Reason.PROGRAM_ERROR: "Read the exception and the log of the rank that failed: `ddpjob logs NAME --failed`.",
         Reason.INIT_FAILED: "Correct the init container that the message names; its log is shown by `kubectl logs POD -c CONTAINER`.",
         Reason.BAD_COMMAND: "Correct `command`: it is a list of arguments without a shell, and the program must be in the image and executable. A script must exist at that path in each pod: copy it into the image, mount it, or let `ddpjob run` send it.",
         Reason.BAD_CONFIG: "Correct what the message names (install a missing module in the image), then delete and apply the job: another attempt would end in the same way.",

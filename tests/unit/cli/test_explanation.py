@@ -46,7 +46,7 @@ def test_each_row_of_the_remedies_is_the_first_that_matches_its_example(row: Rem
         (
             "ProgramError",
             "ValueError: label 12",
-            "Correct what the message says; the traceback in the log shows the line:",
+            "Read the exception and the log of the rank that failed:",
         ),
         ("ProgramError", "", "The program printed nothing before it ended"),
         ("Evicted", "Permission denied", "Nothing: the cluster caused it"),

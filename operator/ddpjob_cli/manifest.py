@@ -22,6 +22,7 @@ from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
 from ddpjob_operator.core.references import as_written
+from ddpjob_operator.core.separate_trainings import too_few_processes
 from ddpjob_operator.core.stored_spec import why_too_large
 from ddpjob_operator.core.untrusted import visible
 
@@ -272,7 +273,9 @@ def _spec(path: Path, job: Body) -> DDPJobSpec:
     if wrong:
         raise ManifestError("\n".join(f"{path}: {visible(line)}" for line in wrong))
     too_large = why_too_large(job["spec"])
-    if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ())]:
+    waits = too_few_processes(spec)
+    others = [f"spec.command: {waits}"] if waits else []
+    if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ()), *others]:
         raise ManifestError("\n".join(f"{path}: {visible(line)}" for line in broken))
     return spec
 

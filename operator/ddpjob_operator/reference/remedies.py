@@ -117,8 +117,8 @@ REMEDIES: Final = (
         " checkpoint directory to begin anew, write files under a temporary name and rename them.",
     ),
     Remedy(
-        pattern=r"num_nodes=\d+ in Lightning|rank < size\. \d",
-        example="ValueError: You set devices=1 and num_nodes=1 in Lightning, but the product (1 * 1) does not match the world size (2).",
+        pattern=r"num_nodes=\d+`? in Lightning|rank < size\. \d",
+        example="ValueError: You set `devices=1` and `num_nodes=1` in Lightning, but the product (1 * 1) does not match the world size (2).",
         advice="Tell Lightning of all pods: `Trainer(num_nodes=int(os.environ['NNODES']), devices=N)`, with N ranks in each pod.",
     ),
     Remedy(
@@ -189,5 +189,8 @@ def remedy_for(message: str) -> str:
 def table() -> str:
     """All rows as a Markdown table."""
     rows = ["| error | what to do |", "| --- | --- |"]
-    rows += (f"| `{row.example}` | {row.advice} |" for row in REMEDIES)
+    rows += (
+        f"| `` {row.example} `` | {row.advice} |" if "`" in row.example else f"| `{row.example}` | {row.advice} |"
+        for row in REMEDIES
+    )
     return "\n".join(rows)

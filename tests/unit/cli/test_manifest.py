@@ -76,6 +76,7 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
         ({"gpusPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2, "processesPerNode": 3}, "processesPerNode must equal gpusPerNode"),
         ({"masterPort": 80}, "spec.masterPort is 80"),
+        ({"command": ["accelerate", "launch", "x.py"], "processesPerNode": 2}, 'such as command: ["torchrun", "x.py"]'),
         ({"env": {"A": 5}}, 'spec.env is {"A": 5}; expected a list, such as [{"name": "A", "value": "5"}]'),
         ({"command": "python x.py"}, 'expected a list, such as ["python", "x.py"]'),
         ({"command": ["x", True]}, 'spec.command[1] is true; expected text, in quotes, such as "true"'),

@@ -69,6 +69,8 @@ _NO_MODULE = re.compile(
 _WRONG_ARGUMENTS = re.compile(
     r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
 )
+#: Lightning without `num_nodes` has a world of one pod. Both are said by the ranks of other pods, the first by gloo.
+OF_ONE_NODE = re.compile(r"rank < size\. \d+ vs \d+|num_nodes=1`? in Lightning")
 #: Programs that start a script.
 _INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)$")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh$")
@@ -201,7 +203,7 @@ def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
 
 def _final_class(spec: DDPJobSpec | None, said: LogEnd) -> Reason:
     """The class of a program that has made no step: a final one if it proves that each attempt ends in the same way."""
-    if _NO_MODULE.match(said.exception):
+    if _NO_MODULE.match(said.exception) or OF_ONE_NODE.search(said.exception):
         return Reason.BAD_CONFIG
     if said.exception:
         return Reason.PROGRAM_ERROR

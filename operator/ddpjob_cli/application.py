@@ -120,6 +120,9 @@ def load_command(name: str) -> Any:
     command.callback = _guarded(name, entry, command.callback)
     if entry.cluster:
         command.params.extend(cluster_options())
+    for param in command.params:
+        if param.name == "all_namespaces":
+            param.hidden = not entry.all_namespaces  # type: ignore[attr-defined]  # each of them is an option
     return command
 
 

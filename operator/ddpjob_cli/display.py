@@ -11,9 +11,13 @@ from ddpjob_cli.output import console, yaml_text
 from ddpjob_cli.peer_stacks import PeerStacks
 from ddpjob_cli.rendering import facts, phase_style, rank_style, summary
 from ddpjob_cli.training_lines import TrainingLines
+from ddpjob_operator.api.names import Phase
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.untrusted import visible
+
+#: Of a line with the bar: the spinner, the time, and the gaps between columns.
+_OTHER_COLUMNS = len("*0:00:00") + 4
 
 
 class Display:
@@ -74,7 +78,7 @@ class Display:
             self._console.print(Text.assemble(prefix, shown), soft_wrap=True)
 
     def on_note(self, text: str) -> None:
-        """Print a sentence about the logs, unless it repeats the message of the status."""
+        """Print a sentence about the logs or the run, unless it repeats the message of the status."""
         if not (self._shown.message and self._shown.message in text):
             self.say(text, style="dim")
 
@@ -116,10 +120,12 @@ class _Bar:
     """The progress bar in the last line of the terminal."""
 
     def __init__(self, console: Console) -> None:
+        bar_width = 20 if console.width >= 100 else 5
+        self._width = console.width - bar_width - _OTHER_COLUMNS
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.fields[state]}", style="bold", markup=False),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=bar_width),
             TextColumn("{task.fields[facts]}", markup=False),
             TimeElapsedColumn(),
             console=console,
@@ -136,10 +142,20 @@ class _Bar:
     def show(self, status: DDPJobStatus) -> None:
         """Show phase, attempt and the latest progress of rank 0."""
         progress = status.progress
+        state = [status.phase or "Pending"]
+        if status.attempt > 1:
+            state.append(f"attempt {status.attempt}")
+        if status.phase != Phase.RUNNING:
+            state.append(f"{status.ready or '0'} ready")
+        known = facts(progress) if progress else []
+        known.sort(key=lambda fact: not fact.startswith(("step ", "ETA ")))
+        shown = " · ".join(state)
+        while len(known) > 1 and len(" · ".join(known)) > self._width - len(shown):
+            known.pop()
         self._progress.update(
             self._task,
-            state=f"{status.phase or 'Pending'} · attempt {status.attempt} · {status.ready or '0'} ready",
-            facts=" · ".join(facts(status.progress)) if status.progress else "",
+            state=shown,
+            facts=" · ".join(known),
             total=progress.total_steps if progress else None,
             completed=progress.step if progress else 0,
         )

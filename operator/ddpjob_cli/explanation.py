@@ -9,6 +9,7 @@ from ddpjob_cli.rendering import address, local_run, managed_elsewhere, no_statu
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import KINDS
 from ddpjob_operator.reference.advice import ADVICE
+from ddpjob_operator.reference.remedies import OF_PROGRAMS, SILENT, remedy_for
 
 if TYPE_CHECKING:
     from ddpjob.client import Job, JobEvent, LogLine, Pod
@@ -114,8 +115,12 @@ def _pod(pod: "Pod") -> str:
 
 def _advice(job: "Job", reason: str) -> list[str]:
     if job.phase == INTERRUPTED:
-        return [how_to_continue(job.name)]
+        return [how_to_continue(job.body)]
     text = next((advice for known, advice in ADVICE.items() if known == reason), "")
+    failure = job.status.failure
+    if failure and reason == failure.reason in OF_PROGRAMS:
+        silent = SILENT if reason == Reason.PROGRAM_ERROR and not failure.message else ""
+        text = remedy_for(failure.message) or silent or text
     if text.endswith("`."):  # a command at the end is copied with what follows it
         text = text[:-1]
     if local_run(job):  # a job of a cluster has to make place for the next one of its name

@@ -69,11 +69,16 @@ def interrupted(status: "DDPJobStatus", folder: Path, job: str, cause: str) -> "
     return status.model_copy(update={**end, "conditions": [], "ready": None, "ready_replicas": None})
 
 
-def how_to_continue(job: str) -> str:
+def how_to_continue(job: "Body") -> str:
     """What to do after a run that a signal has ended."""
+    checkpoint = (job.get("spec") or {}).get("checkpoint") or {}
+    if not checkpoint:
+        return "Start the same command again; it begins at step 0, since the job has no checkpoint"
+    if "uri" in checkpoint or "hostPath" in (checkpoint.get("volume") or {}):
+        return f"Start the same command again; under the name {job['metadata']['name']} it continues from the newest checkpoint"
     return (
-        "Start the same command again; it continues from the newest checkpoint if checkpoint.volume is a hostPath or checkpoint.uri"
-        f" is set, and if the name of the job is {job} again"
+        "Start the same command again; it begins at step 0, since the checkpoints are in the directory of this run: set"
+        " checkpoint.volume to a hostPath to continue"
     )
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_cli.rules import broken_rules, without_nulls, wrong_values
 from ddpjob_cli.volume_sources import wrong_volumes
-from ddpjob_cli.yaml_files import read_documents, read_value
+from ddpjob_cli.yaml_files import read_objects, read_value
 from ddpjob_operator.api.names import API_VERSION, API_VERSIONS, KIND, MAX_JOB_NAME_LENGTH
 from ddpjob_operator.api.resource import Body
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.job_names import new_name
 from ddpjob_operator.core.references import as_written
+from ddpjob_operator.core.separate_trainings import too_few_processes
 from ddpjob_operator.core.stored_spec import why_too_large
 from ddpjob_operator.core.untrusted import visible
 
@@ -83,8 +85,7 @@ def read_manifest(
     documents = _documents(path)
     jobs = [body for body in documents if body.get("kind") == KIND]
     if len(jobs) != 1:
-        kinds = visible(", ".join(str(body.get("kind")) for body in documents)) or "nothing"
-        raise ManifestError(f"{path}: found {kinds}; expected exactly one {KIND}, and ConfigMaps that it uses")
+        raise ManifestError(f"{path}: {visible(_not_one_job(path, documents, len(jobs)))}")
     (job,) = jobs
     if name and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
@@ -171,15 +172,6 @@ def _files_here() -> "Files":
     return read_folder()
 
 
-def _yaml_fault(error: Exception) -> str:
-    """Where a file is not YAML, and why; the error's own text calls each file "<unicode string>"."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    why = (getattr(error, "context", None), getattr(error, "problem", None))
-    return f"line {mark.line + 1}, column {mark.column + 1}: {', '.join(filter(None, why))}"
-
-
 def _documents(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".py":
         raise ManifestError(
@@ -187,18 +179,31 @@ def _documents(path: Path) -> list[dict[str, Any]]:
             f" for it: ddpjob init --script {path}"
         )
     try:
-        documents = read_documents(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ManifestError(f"{path}: cannot be read ({error.strerror}); give the path of a DDPJob in YAML") from None
-    except UnicodeDecodeError:
-        raise ManifestError(f"{path}: is not UTF-8 text; give the path of a DDPJob in YAML") from None
-    except yaml.YAMLError as error:
-        raise ManifestError(f"{path}: is not valid YAML: {_yaml_fault(error)}; correct that line") from None
-    found = [document for document in documents if document is not None]
+        found = read_objects(path)
+    except ValueError as error:
+        raise ManifestError(str(error)) from None
     for document in found:
         if not isinstance(document, dict):
             raise ManifestError(f"{path}: found {_shown(document)}; expected an object with apiVersion, kind and spec")
     return found
+
+
+def _not_one_job(path: Path, documents: Sequence[Body], num_jobs: int) -> str:
+    """What is wrong with a file that has not exactly one DDPJob, and what to do."""
+    kinds = [str(body.get("kind", "an object without kind")) for body in documents]
+    similar = [kind for kind in kinds if difflib.get_close_matches(kind.lower(), [KIND.lower()])]
+    if num_jobs:
+        remedy = "write one file for each"
+    elif similar:
+        remedy = f"did you mean kind: {KIND}?"
+    elif any("kind" not in body for body in documents):
+        remedy = f"set kind: {KIND}"
+    elif {"PyTorchJob", "TrainJob"} & set(kinds):
+        remedy = f"to convert it: ddpjob convert {path}"
+    else:
+        remedy = "to begin with one: ddpjob init"
+    found = ", ".join(kinds) or "nothing"
+    return f"found {found}; expected exactly one {KIND}, and ConfigMaps that it uses; {remedy}"
 
 
 def _identity(path: Path, job: Body) -> tuple[str, str]:
@@ -206,7 +211,13 @@ def _identity(path: Path, job: Body) -> tuple[str, str]:
     if job.get("apiVersion") not in API_VERSIONS:
         raise ManifestError(f"{path}: apiVersion is {_shown(job.get('apiVersion'))}; expected {API_VERSION}")
     if unknown := sorted(map(str, job.keys() - _TOP_LEVEL)):
-        raise ManifestError(f"{path}: unknown field {visible(unknown[0])}; did you mean to put it below spec?")
+        known = {field.alias or name for name, field in DDPJobSpec.model_fields.items()}
+        remedy = (
+            "put it below spec"
+            if unknown[0] in known
+            else "remove it; an anchor may be written where its values are used first"
+        )
+        raise ManifestError(f"{path}: unknown field {visible(unknown[0])}; {remedy}")
     metadata = job.get("metadata")
     if not isinstance(metadata, Mapping):
         raise ManifestError(f"{path}: metadata is {_shown(metadata)}; expected a mapping with the job's name")
@@ -253,22 +264,26 @@ def _changed(spec: Any, settings: Iterable[str], variables: Iterable[str]) -> An
 
 def _spec(path: Path, job: Body) -> DDPJobSpec:
     job = without_nulls(job)
+    wrong = wrong_values(job)
     try:
         spec = DDPJobSpec.model_validate(job.get("spec") or {})
     except ValidationError as error:
-        raise ManifestError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
-    if wrong := wrong_values(job):
+        said = {line.partition(" is ")[0] for line in wrong}
+        wrong += [f"{where}{fault}" for where, fault in _faults(error) if where not in said]
+    if wrong:
         raise ManifestError("\n".join(f"{path}: {visible(line)}" for line in wrong))
     too_large = why_too_large(job["spec"])
-    if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ())]:
-        raise ManifestError("\n".join(f"{path}: {line}" for line in broken))
+    waits = too_few_processes(spec)
+    others = [f"spec.command: {waits}"] if waits else []
+    if broken := [*broken_rules(job), *wrong_volumes(job["spec"]), *([too_large] if too_large else ()), *others]:
+        raise ManifestError("\n".join(f"{path}: {visible(line)}" for line in broken))
     return spec
 
 
-def _lines(error: ValidationError) -> Iterable[str]:
-    """One line for each mistake: field, what was found, what is expected."""
+def _faults(error: ValidationError) -> Iterable[tuple[str, str]]:
+    """The field, and what was found there and what is expected, of each mistake."""
     for item in error.errors(include_url=False):
-        where = visible(".".join(("spec", *map(str, item["loc"]))))
+        where = "spec" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
         if (
             item["type"] == "default_factory_not_called"
         ):  # it repeats the error in the field that the default depends on
@@ -276,14 +291,13 @@ def _lines(error: ValidationError) -> Iterable[str]:
         if item["type"] == "extra_forbidden":
             known = _siblings(item["loc"])
             similar = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
-            yield f"{where} is not a known field; " + (
-                f"did you mean {similar[0]}?" if similar else f"expected one of: {', '.join(known)}"
-            )
+            remedy = f"did you mean {similar[0]}?" if similar else f"expected one of: {', '.join(known)}"
+            yield where, f" is not a known field; {remedy}"
         elif item["type"] == "missing":
-            yield f"{where} is missing; set it"
+            yield where, " is missing; set it"
         else:
             expected = item["msg"].replace("Input should", "it should").partition(", unable to parse")[0]
-            yield f"{where} is {_shown(item['input'])}; {expected}"
+            yield where, f" is {_shown(item['input'])}; {expected}"
 
 
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
@@ -308,5 +322,5 @@ def _title(body: Body) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ddpjob_cli import chart_reference, python_reference
 from ddpjob_cli.application import COMMANDS, load_command
-from ddpjob_operator.reference import advice, failures, fields
+from ddpjob_operator.reference import advice, failures, fields, remedies
 
 
 def commands() -> str:
@@ -57,6 +57,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "failures": failures.classes,
     "exit-codes": failures.exit_codes,
     "advice": advice.table,
+    "remedies": remedies.table,
     "commands": commands,
     "client": python_reference.client,
     "values": chart_reference.values,

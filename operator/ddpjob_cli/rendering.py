@@ -277,7 +277,7 @@ def next_command(job: "Job", pods: "Sequence[Pod]" = ()) -> str:
     """The command that most likely helps now, or what continues an interrupted run."""
     name = address(job)
     if job.phase == INTERRUPTED:
-        return how_to_continue(job.name)
+        return how_to_continue(job.body)
     if job.failed:
         return f"ddpjob logs {name} --failed"
     if job.succeeded:

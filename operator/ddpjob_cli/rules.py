@@ -54,7 +54,7 @@ def _wrong(schema: _Schema, value: Any, path: str) -> Iterator[str]:
     )
     is_whole = isinstance(value, float) and value.is_integer() and schema.get("type") == "integer"  # 2.0 is 2 in JSON
     if not (isinstance(value, expected) or is_whole) or (isinstance(value, bool) and expected not in (bool, object)):
-        yield f"{path} is {json.dumps(value)}; expected {called}"
+        yield f"{path} is {json.dumps(value)}; expected {called}{_such_as(schema, value)}"
         return
     if isinstance(value, dict):
         known = schema.get("properties", {})
@@ -71,6 +71,18 @@ def _wrong(schema: _Schema, value: Any, path: str) -> Iterator[str]:
                 named = " and ".join(f"the {key} {item.get(key)}" for key in keys) or str(item)
                 yield f"{path}[{index}] has {named} as another entry before it; remove one of them"
             seen.add(key)
+
+
+def _such_as(schema: _Schema, value: Any) -> str:
+    """What was meant by a value of another type, as far as it can be told."""
+    meant: Any = None
+    if schema.get("type") == "string" and isinstance(value, int | float):
+        meant = json.dumps(value)
+    elif schema.get("type") == "array" and isinstance(value, str) and schema["items"].get("type") == "string":
+        meant = value.split()
+    elif schema.get("type") == "array" and isinstance(value, dict) and "name" in schema["items"].get("properties", ()):
+        meant = [{"name": name, "value": str(inner)} for name, inner in value.items()]
+    return f", such as {json.dumps(meant)}" if meant else ""
 
 
 def broken_rules(job: Body) -> list[str]:
@@ -100,4 +112,5 @@ def _broken(schema: _Schema, value: Any, path: str) -> Iterator[str]:
                 yield from _broken(field, value[name], f"{path}.{name}".removeprefix("."))
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _broken(schema.get("items", {}), item, f"{path}[{index}]")
+            name = f" ({item['name']})" if isinstance(item, Mapping) and item.get("name") else ""
+            yield from _broken(schema.get("items", {}), item, f"{path}[{index}]{name}")

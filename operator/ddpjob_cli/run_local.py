@@ -15,6 +15,7 @@ from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
+from ddpjob_cli.visible_output import output_ends_nothing
 from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration, rfc3339
@@ -38,6 +39,7 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
             f"{manifest.path}: spec.trainer runs the built-in trainer, whose packages are not installed in {sys.prefix}:"
             " install ddpjob with the extra trainer (in a checkout: pip install '.[trainer]')"
         )
+    output_ends_nothing()
     with Display(processes_per_node=manifest.spec.processes, verbose=verbose) as display:
         if manifest.others:
             display.say(f"a local run ignores these objects of the file: {', '.join(manifest.others)}", style="dim")
@@ -51,7 +53,10 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
         started, created = time.monotonic(), rfc3339(time.time())
         run, received = asyncio.run(_to_the_end(manifest, folder, display))
     status = run.status if received is None else interrupted(run.status, folder, manifest.name, received.name)
-    write_objects(folder, _job_as_json(manifest, status, created), run.pods)
+    try:
+        write_objects(folder, _job_as_json(manifest, status, created), run.pods)
+    except OSError as error:
+        display.say(f"the end of the run cannot be kept in {folder}: {error.strerror}", style="yellow")
     if show_status:
         display.show_status(status)
     took = duration(time.monotonic() - started)
@@ -72,7 +77,7 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
     else:
         display.show_summary(status)
         display.say(f"  {'files':<9} {_where_to_look(status, folder)}", style="")
-        display.say(f"  {'next':<9} {_next_command(manifest.name, status, folder)}", style="")
+        display.say(f"  {'next':<9} {_next_command(manifest, status, folder)}", style="")
     display.say(f"{manifest.name} {outcome}", f"bold {style}")
     return code
 
@@ -89,10 +94,10 @@ def _where_to_look(status: DDPJobStatus, folder: Path) -> str:
     return _from_here(log if log is not None and log.exists() else folder)
 
 
-def _next_command(job: str, status: DDPJobStatus, folder: Path) -> str:
+def _next_command(manifest: Manifest, status: DDPJobStatus, folder: Path) -> str:
     """A command that shows more of the run, or what continues it."""
     if status.phase == INTERRUPTED:
-        return how_to_continue(job)
+        return how_to_continue(manifest.body)
     if status.condition(ConditionType.SUCCEEDED):
         return f"ddpjob {'plot' if status.progress else 'logs'} {_from_here(folder)}"
     return f"ddpjob explain {_from_here(folder)}"
@@ -118,8 +123,12 @@ async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tup
         )
         run.interrupt()
 
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(signal_number, interrupt, signal_number)
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, interrupt, signal_number)
+    loop.add_signal_handler(
+        signal.SIGHUP, display.say, f"the terminal has gone; the training continues: ddpjob logs {folder}"
+    )
     await run.run()
     return run, received[0] if received and not run.status.finished else None
 

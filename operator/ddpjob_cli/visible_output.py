@@ -6,9 +6,11 @@ stream of this module, so no command has to remember it. Only the colours and cu
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ddpjob_operator.core.untrusted import visible_text
@@ -18,11 +20,50 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 
+class _Enduring:
+    """A text stream that drops what it cannot write: its reader has ended, its terminal has gone, its disk is full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._to_nowhere():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._to_nowhere():
+            self._stream.flush()
+
+    @contextmanager
+    def _to_nowhere(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:  # what is in the buffer goes there as well, with the next flush
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def output_ends_nothing() -> None:
+    """From now on this program outlasts the readers of its output, because a training depends on it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, VisibleStream):
+            stream.drop_what_cannot_be_written()
+
+
 class VisibleStream:
     """A text stream that writes what is visible of each text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def drop_what_cannot_be_written(self) -> None:
+        """Raise no more errors."""
+        self._stream = cast("TextIO", _Enduring(self._stream))
 
     def write(self, text: str) -> int:
         """Write what is visible of the text."""
@@ -52,6 +93,9 @@ def only_visible_output() -> Iterator[None]:
 
     A character that the encoding of the stream does not have is printed as an escape sequence of Python.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this program has closed it
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # until this program ends
     streams = sys.stdout, sys.stderr
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

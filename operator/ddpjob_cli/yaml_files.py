@@ -1,6 +1,8 @@
 """YAML as kubectl reads it, of files that may come from anybody: in one size, one depth, and with values that JSON has."""
 
 import re
+import sys
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -72,6 +74,41 @@ for _tag, (_pattern, _first) in _SCALARS.items():
 _Loader.yaml_implicit_resolvers[""] = [("tag:yaml.org,2002:null", re.compile(r"\Z"))]
 for _tag in ("set", "omap", "pairs", "binary", "timestamp"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_undefined)  # type: ignore[type-var]
+
+
+def read_objects(path: Path) -> list[Any]:
+    """The documents of a file, and of a List its items; `-` is standard input.
+
+    Raises:
+        ValueError: the file cannot be read, is not YAML, or contains what kubectl and the API server do not read.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        documents = [document for document in read_documents(text) if document is not None]
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be read ({error.strerror}); give the path of a file in YAML") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: is not UTF-8 text; give the path of a file in YAML") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name}: is not valid YAML: {_place(error)}") from None
+    lists = [d["items"] if isinstance(d, dict) and _is_list(d) else [d] for d in documents]
+    return [document for items in lists for document in items]
+
+
+def _is_list(document: dict[str, Any]) -> bool:
+    return document.get("kind") == "List" and isinstance(document.get("items"), list)
+
+
+def _place(error: yaml.YAMLError) -> str:
+    """Where a file is not YAML, why, and what to do; the error's own text calls each file "<unicode string>"."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = getattr(error, "problem", None) or ""
+    why = ", ".join(filter(None, (getattr(error, "context", None), problem)))
+    remedy = "indent with spaces instead of tabs" if "'\\t'" in problem else "correct that line"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {why}; {remedy}"
 
 
 def read_documents(text: str) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -69,6 +70,12 @@ class Terminal:
             self.seen += new
             self.screen.write(new)
             self._on_output(new)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as its window does."""
+        os.close(self._master)
+        self._master = os.open(os.devnull, os.O_RDONLY)
+        os.kill(self.process.pid, signal.SIGHUP)
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -317,5 +317,6 @@ class Reporter:
                 self._print_progress()
 
     def _write(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
+        with suppress(OSError):  # a reader that has gone, or a full disk, ends no training
+            self._out.write(line + "\n")
+            self._out.flush()

@@ -1,6 +1,5 @@
 """`ddpjob convert`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,18 +24,11 @@ def command(
 
       kubectl get trainjob fine-tune -o yaml | ddpjob convert -
     """
-    import yaml
-
     from ddpjob_cli.kubeflow import ConversionError, convert
-    from ddpjob_cli.yaml_files import read_documents
+    from ddpjob_cli.yaml_files import read_objects
     from ddpjob_operator.core.untrusted import visible
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    try:
-        bodies = [body for body in read_documents(text) if isinstance(body, dict)]
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
-    bodies = [item for body in bodies for item in (body.get("items") or () if body.get("kind") == "List" else (body,))]
+    bodies = [body for body in read_objects(file) if isinstance(body, dict)]
     try:
         print(convert(bodies), end="")
     except ConversionError as error:

@@ -66,6 +66,8 @@ def command(
     if (file.exists() or file.is_symlink()) and not force:
         raise ValueError(f"{file} exists; give another name, or --force to overwrite it")
     file.write_text(starter_file(answers, shlex.quote(str(file))), encoding="utf-8")
+    if script and not script.startswith("/") and not Path(script).exists():
+        note(f"{script} does not exist here; the image must have it, and a local run needs it in the current directory")
     note(f"wrote {file}; next: ddpjob validate {file}, then ddpjob run {file} --local or ddpjob run {file}")
 
 

@@ -82,7 +82,9 @@ def command(
             since_seconds=None if seconds is None else max(1, int(seconds)),
             on_note=note,
         )
+        is_empty = True
         for line in lines:
+            is_empty = False
             if pattern is not None and not pattern.search(line.text):
                 continue
             if output is LogOutput.RAW:
@@ -91,6 +93,8 @@ def command(
                 print(json_line(line), flush=follow)
             else:
                 out.print(prefixed(line), soft_wrap=True)
+        if failed and is_empty:
+            note("it printed nothing")
     sys.stdout.flush()
 
 

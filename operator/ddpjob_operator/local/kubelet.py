@@ -73,7 +73,7 @@ class Kubelet:
             self._listener.on_ignored(ignored_parts(body, plain, mounts))
         self._listener.on_pod(name, program.command)
         self._pods[name] = await LocalPod.start(body, program, log, termination_log)
-        self._followers.create_task(self._pods[name].follow(self._on_line, self._on_end))
+        self._followers.create_task(self._pods[name].follow(self._on_line, self._on_end, self._listener.on_note))
 
     def records(self) -> tuple[Pod, ...]:
         """The records of all pods, except deleted pods that have stopped."""

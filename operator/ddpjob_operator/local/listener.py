@@ -11,6 +11,9 @@ class Listener(Protocol):
     def on_ignored(self, parts: tuple[str, ...]) -> None:
         """The first pod starts, and a local run ignores these parts of it."""
 
+    def on_note(self, text: str) -> None:
+        """Something happens to the run that concerns its user, in one sentence."""
+
     def on_pod(self, name: str, command: tuple[str, ...]) -> None:
         """A pod starts."""
 

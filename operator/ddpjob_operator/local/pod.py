@@ -31,6 +31,8 @@ TERMINATION_MESSAGE_BYTES = 4096
 FALLBACK_LOG_BYTES = 2048
 #: Longer lines are split, so that the output of programs cannot use up the memory.
 MAX_LINE_BYTES = 16 * 1024
+#: So much of the output is kept in memory, for the cause of a failure where the log cannot be written.
+RECENT_BYTES = 64 * 1024
 
 
 class LocalPod:
@@ -41,6 +43,9 @@ class LocalPod:
         self._process = process
         self._log = log
         self._termination_log = termination_log
+        self._recent = b""
+        """The end of what the program printed."""
+        self._log_is_lost = False
         self._exit: dict[str, Any] | None = None
         self._ended_at: float | None = None
         self._deletion_deadline: float | None = None
@@ -53,7 +58,8 @@ class LocalPod:
     @classmethod
     async def start(cls, body: Body, program: Program, log: Path, termination_log: Path) -> "LocalPod":
         """Start the pod's program. If the program cannot be started, the pod ends with exit code 128."""
-        termination_log.touch()  # noqa: ASYNC240 - a local file: microseconds
+        with suppress(OSError):  # a full disk ends no training; the message is then the end of the output
+            termination_log.touch()  # noqa: ASYNC240 - a local file: microseconds
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-S", reaper.__file__),
@@ -69,19 +75,42 @@ class LocalPod:
         spec = {**body["spec"], "nodeName": os.uname().nodename}
         return cls({**body, "metadata": metadata, "spec": spec}, process, log, termination_log)
 
-    async def follow(self, on_line: Callable[["LocalPod", str], None], on_end: Callable[[], None]) -> None:
-        """Store the log and pass its lines to `on_line` until the program ends."""
+    async def follow(
+        self,
+        on_line: Callable[["LocalPod", str], None],
+        on_end: Callable[[], None],
+        on_note: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+    ) -> None:
+        """Store the log and pass its lines to `on_line` until the program ends.
+
+        A log that cannot be written, as on a full disk, ends no training: what does not fit is lost, and `on_note` gets a sentence.
+        """
         assert self._process.stdout is not None, "started with a pipe"
-        with self._log.open("ab", buffering=0) as log:
-            async for line in _lines(self._process.stdout, log.write):
-                on_line(self, line)
+
+        def keep(chunk: bytes) -> None:
+            self._recent = (self._recent + chunk)[-RECENT_BYTES:]
+            try:
+                with self._log.open("ab", buffering=0) as log:
+                    log.write(chunk)
+            except OSError as error:
+                if not self._log_is_lost:
+                    on_note(
+                        f"{self._log} cannot be written ({error.strerror}): the training continues, and what it prints from now on is"
+                        " not kept; free space to keep it"
+                    )
+                self._log_is_lost = True
+
+        async for line in _lines(self._process.stdout, keep):
+            on_line(self, line)
         code = await self._process.wait()
         code = code if code >= 0 else 128 - code  # the reaper itself was killed
         self._ended_at = time.time()
+        message = self._termination_message(code)
+        never_ran = code == reaper.CANNOT_START and message.startswith(reaper.NO_START)
         self._exit = {
             "exitCode": code,
-            "reason": "Completed" if code == 0 else "Error",
-            "message": self._termination_message(code),
+            "reason": "StartError" if never_ran else "Error" if code else "Completed",
+            "message": message,
             "finishedAt": rfc3339(self._ended_at),
         }
         on_end()
@@ -133,12 +162,17 @@ class LocalPod:
         return int(self._body["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
     def tail(self, num_bytes: int) -> str:
-        """The end of the log."""
+        """The end of what it printed."""
+        if self._log_is_lost:
+            return self._recent[-num_bytes:].decode("utf-8", errors="replace")
         return _tail(self._log, num_bytes) if self._log.exists() else ""
 
     def _termination_message(self, exit_code: int) -> str:
         """The termination message, by the rules of FallbackToLogsOnError."""
-        message = _tail(self._termination_log, TERMINATION_MESSAGE_BYTES)
+        try:
+            message = _tail(self._termination_log, TERMINATION_MESSAGE_BYTES)
+        except OSError:
+            message = ""
         return message if message or exit_code == 0 else self.tail(FALLBACK_LOG_BYTES)
 
     def record(self) -> Pod:

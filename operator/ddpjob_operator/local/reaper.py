@@ -25,6 +25,8 @@ from types import FrameType
 
 #: Exit code if the program cannot be started, as with containerd.
 CANNOT_START = 128
+#: Begins the message of that.
+NO_START = "cannot start "
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -45,7 +47,7 @@ def main(command: Sequence[str]) -> int:
             preexec_fn=_die_with(os.getpid(), prctl),  # safe, because this process has one thread
         )
     except OSError as error:
-        print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)
+        print(f"{NO_START}{command[0]!r}: {(error.strerror or '').lower()}", file=sys.stderr)
         return CANNOT_START
     while True:
         readable, _, _ = select.select([wakeup, sys.stdin], [], [])

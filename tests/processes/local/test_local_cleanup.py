@@ -47,7 +47,7 @@ def _lines_in_logs(folder: Path) -> list[str]:
     return [line for log in folder.glob(".ddpjob/runs/*/logs/*.log") for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_ranks_save_and_stops_everything(tmp_path: Path, sent: signal.Signals, exit_code: int) -> None:
     with started(tmp_path) as command:
         command.process.send_signal(sent)

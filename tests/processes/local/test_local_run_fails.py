@@ -73,7 +73,11 @@ WRITE_A_MESSAGE = "import os; open(os.environ['DDPJOB_TERMINATION_LOG'], 'w').wr
 @pytest.mark.parametrize(
     ("command", "failure", "printed"),
     [
-        (["no-such-program"], {"exitCode": 128}, "cannot start 'no-such-program': No such file or directory"),
+        (
+            ["no-such-program"],
+            {"exitCode": 128, "reason": "BadCommand"},
+            "cannot start 'no-such-program': no such file",
+        ),
         (["python", "-c", "import os; os.kill(os.getpid(), 9)"], {"signal": 9, "exitCode": 137}, "signal 9 (SIGKILL)"),
         (["python", "-c", WRITE_A_MESSAGE], {"exitCode": 3, "message": "RuntimeError: boom"}, "RuntimeError: boom"),
     ],

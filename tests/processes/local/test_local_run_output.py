@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import golden
 from support.local_command import DEADLINE_SECONDS, write_job
+from support.terminal import Terminal
 
 FAILS_ONCE = """
 import os
@@ -41,3 +44,25 @@ def test_a_program_that_fails_once_is_restarted(tmp_path: Path) -> None:
     for pattern, stands_for in VOLATILE.items():
         text = re.sub(pattern, stands_for, text)
     golden.check(Path(__file__).parent / "output" / "restarts.txt", f"$ ddpjob run --local net.yaml\n{text}")
+
+
+@pytest.mark.parametrize("output", [">/dev/full 2>&1", "2>&1 | true", ">&- 2>&-"])
+def test_what_happens_to_the_output_ends_no_training(tmp_path: Path, output: str) -> None:
+    steps = "import time\nfor step in range(20): print(step, flush=True); time.sleep(0.05)\nopen('done', 'w')"
+    (tmp_path / "train.py").write_text(steps)
+    command = f"{sys.executable} -m ddpjob_cli run --local --nodes 1 -- python train.py"
+    subprocess.run(["sh", "-c", f"{{ {command}; echo $? >code; }} {output}"], cwd=tmp_path, check=True, timeout=300)
+    assert (tmp_path / "done").exists()
+    assert (tmp_path / "code").read_text() == "0\n"
+
+
+def test_a_terminal_that_goes_away_ends_no_training(tmp_path: Path) -> None:
+    wait = "import os, pathlib, time\nprint('ready', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('done')\npathlib.Path('done').touch()"
+    (tmp_path / "train.py").write_text(wait)
+    terminal = Terminal("run", "--local", "--nodes", "1", "--", "python", "train.py", folder=tmp_path)
+    with terminal:
+        terminal.read_until("ready")
+        terminal.hang_up()
+        (tmp_path / "go").touch()
+        assert terminal.process.wait(timeout=300) == 0
+    assert (tmp_path / "done").exists()

@@ -206,7 +206,7 @@ from kubernetes.aio import watch
     ("arguments", "message"),
     [
         (["run", "--local", "absent.yaml"], "absent.yaml: cannot be read (No such file or directory)"),
-        (["validate", "/"], "/: cannot be read (Is a directory); give the path of a DDPJob in YAML"),
+        (["validate", "/"], "/: cannot be read (Is a directory); give the path of a file in YAML"),
         (
             ["init", "/absent/job.yaml", "--recipe", "digits"],
             "/absent/job.yaml: No such file or directory; check the path",

@@ -1,10 +1,29 @@
 """What `ddpjob run` prints about the states of a job."""
 
-import pytest
+import io
 
-from ddpjob_cli.display import Display
-from ddpjob_operator.api.status import DDPJobStatus, Failure
+import pytest
+from rich.console import Console
+
+from ddpjob_cli.display import Display, _Bar
+from ddpjob_operator.api.status import DDPJobStatus, Failure, Progress
 from ddpjob_operator.core.failure.messages import failure_sentence
+
+
+@pytest.mark.parametrize(
+    ("width", "last"), [(200, "checkpoint at step 60"), (80, "loss 0.00959"), (60, "ETA 11s"), (48, "(26%)")]
+)
+def test_a_narrow_terminal_shows_the_facts_that_say_most(width: int, last: str) -> None:
+    terminal = Console(force_terminal=True, width=width, file=io.StringIO())
+    bar = _Bar(terminal)
+    progress = Progress(step=100, total_steps=384, loss=0.00959, eta="11s", checkpoint_step=60)
+    bar.show(DDPJobStatus(phase="Running", attempt=1, progress=progress))
+    with terminal.capture() as shown:
+        terminal.print(bar._progress.get_renderable())
+    line = shown.get().rstrip()
+    assert "\n" not in line
+    assert f"{last} " in line
+    assert "…" not in line
 
 
 def test_a_failure_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

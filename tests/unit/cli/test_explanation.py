@@ -14,6 +14,7 @@ from ddpjob_cli.rendering import address, message_of
 from ddpjob_operator.api.names import Reason
 from ddpjob_operator.core.failure.classes import CLASSES
 from ddpjob_operator.reference.advice import ADVICE
+from ddpjob_operator.reference.remedies import REMEDIES, Remedy, remedy_for
 
 TIME = "2026-11-22T10:00:00Z"
 FAILURE = {"attempt": 2, "rank": 1, "pod": "net-2-1", "node": "gpu-3", "exitCode": 1, "time": TIME}
@@ -31,6 +32,29 @@ def sections(*arguments: Any) -> dict[str, str]:
 def test_every_reason_has_advice() -> None:
     assert set(ADVICE) == set(Reason)
     assert {row.reason for row in CLASSES} <= set(ADVICE)
+
+
+@pytest.mark.parametrize("row", REMEDIES, ids=lambda row: row.pattern[:20])
+def test_each_row_of_the_remedies_is_the_first_that_matches_its_example(row: Remedy) -> None:
+    assert remedy_for(row.example) == row.advice
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        ("BadConfig", "ModuleNotFoundError: No module named 'x'", "Install the package where the program runs"),
+        (
+            "ProgramError",
+            "ValueError: label 12",
+            "Read the exception and the log of the rank that failed:",
+        ),
+        ("ProgramError", "", "The program printed nothing before it ended"),
+        ("Evicted", "Permission denied", "Nothing: the cluster caused it"),
+    ],
+)
+def test_what_to_do_follows_from_the_error_of_the_program(reason: str, message: str, advice: str) -> None:
+    failed = job(phase="Failed", reason=reason, attempt=2, failure={**FAILURE, "reason": reason, "message": message})
+    assert sections(failed, [])["What to do"].startswith(advice)
 
 
 def test_a_failed_job_is_explained_by_its_failure() -> None:

@@ -67,8 +67,8 @@ def test_init_does_not_overwrite_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         (["--script", "a b: c.py"], ["python", "a b: c.py"], ""),
         (["--script", "- [x].py"], ["python", "- [x].py"], ""),
         (["--script", "yes", "--image", "3"], ["python", "yes"], ""),
-        (["--recipe", "2"], None, "init: spec.trainer.recipe is '2'"),
-        (["--recipe", "digits", "--name", "Bad_Name"], None, "init: metadata.name is 'Bad_Name'; expected at most"),
+        (["--recipe", "2"], None, 'init: spec.trainer.recipe is "2"'),
+        (["--recipe", "digits", "--name", "Bad_Name"], None, 'init: metadata.name is "Bad_Name"; expected at most'),
         (["--recipe", "digits", "--name", "yes"], None, ""),
     ],
 )

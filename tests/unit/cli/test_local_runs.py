@@ -1,12 +1,13 @@
 """The directory of a local run takes the place of a job; processes/local/test_local_run_fails.py shows one of a real run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddpjob_cli import run_local
 from ddpjob_cli.__main__ import main
-from ddpjob_cli.local_runs import interrupted, write_objects
+from ddpjob_cli.local_runs import how_to_continue, interrupted, write_objects
 from ddpjob_cli.run_local import _new_folder
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
@@ -64,10 +65,22 @@ def test_an_interrupted_run_says_what_it_saved_and_how_to_continue(
     assert main(["explain", str(run)]) == main(["status", str(run)]) == 0
     explained, _, shown = capsys.readouterr().out.partition("\nJob ")
     assert "is Interrupted in attempt 1: SIGINT ended the run, with a checkpoint of step 241" in explained
-    assert "Start the same command again; it continues from the newest checkpoint if" in explained
+    assert "Start the same command again; it begins at step 0, since the job has no checkpoint" in explained
     assert "step 241/400 (60%) · checkpoint at step 241\n" in shown
     assert "Running" not in shown
-    assert "Next: Start the same command again" in shown.replace("\n", " ")
+    assert "Next: Start the same command again" in shown
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        ({"uri": "s3://b/p"}, "under the name net-2 it continues from the newest checkpoint"),
+        ({"volume": {"hostPath": {"path": "/c"}}}, "under the name net-2 it continues from the newest checkpoint"),
+        ({"volume": {"emptyDir": {}}}, "set checkpoint.volume to a hostPath to continue"),
+    ],
+)
+def test_what_continues_an_interrupted_run_depends_on_its_checkpoint(checkpoint: Any, expected: str) -> None:
+    assert how_to_continue({"metadata": {"name": "net-2"}, "spec": {"checkpoint": checkpoint}}).endswith(expected)
 
 
 def test_a_cluster_that_is_not_there_leads_to_the_local_run(

@@ -38,13 +38,16 @@ def test_a_manifest_of_the_earlier_version_becomes_one_of_the_current_version(tm
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"apiVersion": "v1"}, "apiVersion is 'v1'; expected ddpjob.dev/v1beta1"),
+        ({"apiVersion": "v1"}, 'apiVersion is "v1"; expected ddpjob.dev/v1beta1'),
         ({"kind": "Job"}, "found Job; expected exactly one DDPJob"),
-        ({"metadata": None}, "metadata is None"),
-        ({"metadata": {"name": "Job_1"}}, "metadata.name is 'Job_1'; expected at most 52 characters"),
+        ({"kind": "DDPjob"}, "ConfigMaps that it uses; did you mean kind: DDPJob?"),
+        ({"kind": "TrainJob"}, "to convert it: ddpjob convert "),
+        ({"metadata": None}, "metadata is null"),
+        ({"metadata": {"name": "Job_1"}}, 'metadata.name is "Job_1"; expected at most 52 characters'),
         ({"metadata": {"name": "j" * 53}}, "metadata.name is"),
-        ({"metadata": {"name": "job", "namespace": "../up"}}, "metadata.namespace is '../up'"),
-        ({"nodes": 2}, "unknown field nodes; did you mean to put it below spec?"),
+        ({"metadata": {"name": "job", "namespace": "../up"}}, 'metadata.namespace is "../up"'),
+        ({"nodes": 2}, "unknown field nodes; put it below spec"),
+        ({"x-gpus": {}}, "unknown field x-gpus; remove it; an anchor may be written where its values are used first"),
     ],
 )
 def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, object], expected: str) -> None:
@@ -54,32 +57,36 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({"nodes": "two"}, "spec.nodes is 'two'; it should be a valid integer"),
+        ({"nodes": "two"}, 'spec.nodes is "two"; expected a whole number, without quotes'),
         ({"nodes": 0}, "spec.nodes is 0; it should be greater than or equal to 1"),
         ({"node": 2}, "spec.node is not a known field; did you mean nodes?"),
         ({"trainer": {"epoch": 3}}, "spec.trainer.epoch is not a known field; did you mean epochs?"),
         ({"restart": {"max": 1}}, "spec.restart.max is not a known field; expected one of: maxRestarts"),
-        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env.0.valu is not a known field; did you mean value?"),
-        ({"env": [{"value": "1"}]}, "spec.env.0.name is missing"),
-        ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0]: the operator sets this variable"),
+        ({"env": [{"valu": "1", "name": "A"}]}, "spec.env[0].valu is not a known field; did you mean value?"),
+        ({"env": [{"value": "1"}]}, "spec.env[0].name is missing"),
+        ({"env": [{"name": "RANK", "value": "1"}]}, "spec.env[0] (RANK): the operator sets this variable"),
         ({"trainer": {"recipe": "digits"}}, "set exactly one of trainer"),
         ({"command": None}, "set exactly one of trainer"),
-        ({"command": None, "trainer": {"recipe": "a b"}}, "spec.trainer.recipe is 'a b'; String should match pattern"),
+        ({"command": None, "trainer": {"recipe": "a b"}}, 'spec.trainer.recipe is "a b"; String should match pattern'),
         ({"checkpoint": {"everySteps": 5}}, "set exactly one of volume"),
         ({"checkpoint": {"uri": "s3://a", "volume": {"emptyDir": {}}}}, "set exactly one of volume"),
-        ({"checkpoint": {"uri": "/checkpoints"}}, "spec.checkpoint.uri is '/checkpoints'; String should match pattern"),
+        ({"checkpoint": {"uri": "/checkpoints"}}, 'spec.checkpoint.uri is "/checkpoints"; String should match pattern'),
         ({"command": [""]}, "the first item of command is empty"),
         ({"processesPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2}, "one python process but each node has several ranks"),
         ({"gpusPerNode": 2, "processesPerNode": 3}, "processesPerNode must equal gpusPerNode"),
         ({"masterPort": 80}, "spec.masterPort is 80"),
+        ({"command": ["accelerate", "launch", "x.py"], "processesPerNode": 2}, 'such as command: ["torchrun", "x.py"]'),
+        ({"env": {"A": 5}}, 'spec.env is {"A": 5}; expected a list, such as [{"name": "A", "value": "5"}]'),
+        ({"command": "python x.py"}, 'expected a list, such as ["python", "x.py"]'),
+        ({"command": ["x", True]}, 'spec.command[1] is true; expected text, in quotes, such as "true"'),
         (
             {"checkpoint": {"volume": {"emptyDir": {}}, "everySteps": 5}},
             "checkpoint.everySteps applies to the built-in trainer",
         ),
         (
             {"template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "WORLD_SIZE"}]}]}}},
-            "spec.template.spec.containers[0]: env sets a variable",
+            "spec.template.spec.containers[0] (trainer): env sets a variable",
         ),
         (
             {"template": {"metadata": {"labels": {"ddpjob.dev/rank": "0"}}}},
@@ -131,6 +138,12 @@ def test_a_volume_of_a_known_kind_may_have_a_name(tmp_path: Path) -> None:
     )
 
 
+def test_a_list_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [GOOD]}
+    monkeypatch.setattr("sys.stdin", written(tmp_path, listed).open())
+    assert read_manifest(Path("-")).name == "job"
+
+
 def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "cannot be read (No such file or directory)" in error(tmp_path / "absent.yaml")
     assert "cannot be read (Is a directory)" in error(tmp_path)
@@ -138,10 +151,14 @@ def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path) -> None:
     assert "a.yaml: is not valid YAML: line 1, column 6: while parsing a flow sequence, expected" in error(
         tmp_path / "a.yaml"
     )
+    (tmp_path / "t.yaml").write_text("a:\n\tb: 1")
+    assert error(tmp_path / "t.yaml").endswith("; indent with spaces instead of tabs")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     assert "is not UTF-8 text" in error(tmp_path / "b.yaml")
-    assert "found 'text'; expected an object" in error(written(tmp_path, "text"))
-    assert "found DDPJob, DDPJob; expected exactly one DDPJob" in error(written(tmp_path, GOOD, GOOD))
+    assert 'found "text"; expected an object' in error(written(tmp_path, "text"))
+    assert "DDPJob, DDPJob; expected exactly one DDPJob" in (two := error(written(tmp_path, GOOD, GOOD)))
+    assert two.endswith("write one file for each")
+    assert "set kind: DDPJob" in error(written(tmp_path, {"spec": {}}))
     assert "found nothing; expected exactly one DDPJob" in error(written(tmp_path))
 
 

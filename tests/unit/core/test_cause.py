@@ -342,6 +342,16 @@ def test_a_rank_that_the_cluster_took_is_named_by_its_pod_unless_it_has_one_proc
         (["bash", "-c", "…"], 0, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.PROGRAM_ERROR),
         (["python", "t.py"], 7, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.PROGRAM_ERROR),
         (["python", "t.py"], 0, 2, "no data", Reason.PROGRAM_ERROR),
+        (["env", "A=1", "python", "t.py"], 0, 1, "python: No module named t", Reason.BAD_COMMAND),
+        (["sh", "-c", "cd /app && exec python t.py"], 0, 1, "python: No module named t", Reason.BAD_COMMAND),
+        (["bash", "-ec", "export A=1\npython t.py"], 0, 1, raising("SyntaxError: x"), Reason.BAD_CONFIG),
+        (["sh", "-c", "pip install x; python t.py"], 0, 1, raising("SyntaxError: x"), Reason.PROGRAM_ERROR),
+        (["bash", "run.sh"], 0, 127, "bash: run.sh: No such file or directory", Reason.BAD_COMMAND),
+        (["sh", "run.sh"], 0, 127, "sh: 0: cannot open run.sh: No such file", Reason.BAD_COMMAND),
+        (["bash", "run.sh"], 0, 127, "run.sh: line 3: data.sh: No such file or directory", Reason.PROGRAM_ERROR),
+        (["bash", "run.sh"], 0, 1, raising("ModuleNotFoundError: No module named 'x'"), Reason.PROGRAM_ERROR),
+        (["python", "t.py"], 0, 1, raising("ImportError: cannot import name 'a' from 'b'"), Reason.BAD_CONFIG),
+        (["python", "t.py"], 0, 1, raising("RuntimeError: [a.cc:23] rank < size. 1 vs 1"), Reason.BAD_CONFIG),
         (
             ["python", "t.py"],
             0,
@@ -358,6 +368,7 @@ def test_a_job_ends_after_one_attempt_where_the_message_proves_that_each_ends_al
     seen = updated(broken(of, ended(of, 0, code=code, message=text)), progress=Progress(step=step) if step else None)
     status = plan(replace(seen, logs={"pod-uid-1-0": end_of_log(text)}), NOW).status
     assert (status.failure.reason, status.phase == Phase.FAILED) == (reason, reason != Reason.PROGRAM_ERROR)
+    assert ("num_nodes=int(os.environ['NNODES'])" in status.message) == ("rank < size" in text)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,24 @@ def test_a_command_by_which_each_pod_trains_alone_is_warned_of(command: list[str
     assert ("trains alone" in plan(running(of), NOW).status.message) == warns
 
 
+@pytest.mark.parametrize(
+    ("command", "processes", "refused"),
+    [
+        ("accelerate launch --cpu acc.py --lr 1", 2, True),
+        ("python -m accelerate.commands.launch --num_processes 2 acc.py --lr 1", 2, True),
+        ("accelerate launch acc.py", 1, False),
+        ("accelerate launch --multi_gpu --num_processes 2 acc.py", 2, False),
+        ("accelerate launch --config_file c.yaml acc.py", 2, False),
+        ("torchrun acc.py", 2, False),
+    ],
+)
+def test_accelerate_that_starts_one_process_of_several_is_refused_with_the_command_to_use(
+    command: str, processes: int, refused: bool
+) -> None:
+    text = warning(job(nodes=1, command=command.split(), processesPerNode=processes).spec)
+    assert ('command: ["torchrun", "acc.py", "--lr", "1"]' in text) == refused == bool(text)
+
+
 LIGHTNING = "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1"
 TORCH = "[rank0]:[W1126 10:00:00 ProcessGroupNCCL.cpp:1553] Warning: destroy_process_group() was not called"
 OTHERS = "[rank1]: Traceback\nGLOBAL_RANK: 1, MEMBER: 2/2\nGLOBAL_RANK: 0, MEMBER: 2/2 [rank0]: quoted"

@@ -62,12 +62,23 @@ _TRAINERS_CODES = {
 #: A program that restarts as it is ends in the same way again: its script or module does not exist, is no Python, or
 #: does not know its arguments. The interpreter, argparse and click say so in these words.
 _NO_SCRIPT = re.compile(r"\S*python\S*: (?:can't open file '|can't find '__main__' module in '|No module named )")
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named |(?:SyntaxError|IndentationError|TabError): ")
+_NO_SHELL_SCRIPT = re.compile(r"\S*sh: (?:\d+: |line \d+: )?(?:cannot open )?(\S+): No such file")
+_NO_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named |ImportError: cannot import name |(?:SyntaxError|IndentationError|TabError): "
+)
 _WRONG_ARGUMENTS = re.compile(
     r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
 )
-#: Programs that start a script with no shell before it, which could have failed at something that may work the next time.
+#: Lightning without `num_nodes` has a world of one pod. Both are said by the ranks of other pods, the first by gloo.
+OF_ONE_NODE = re.compile(r"rank < size\. \d+ vs \d+|num_nodes=1`? in Lightning")
+#: Programs that start a script.
 _INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)$")
+_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh$")
+#: What a shell may do before it starts the script. Any other command, such as pip, could have failed at something that may work the
+#: next time.
+_PREPARATIONS = frozenset({"cd", "export", "set", "ulimit", "echo", "umask"})
+#: Exit code of a shell that finds no such program or script.
+_NOT_FOUND = 127
 
 #: What a step number may be: longer digits are no step and would not fit into a status.
 _SAVED_STEP = re.compile(rf"(?:^|\s){re.escape(contract.TERMINATION_CHECKPOINT_PREFIX)}(\d{{1,15}})(?:\s|$)")
@@ -112,14 +123,30 @@ def could_be_final(observed: Observed, exit_code: int | None) -> bool:
     A program that has made a step is right as it is.
     """
     spec, status, progress = observed.job.spec, observed.job.status, observed.progress
-    if spec is None or not spec.command or not _INTERPRETERS.match(spec.command[0]):
+    if spec is None or not spec.command:
+        return False
+    if not _starts_a_script(spec.command) and not (exit_code == _NOT_FOUND and _SHELLS.match(spec.command[0])):
         return False
     steps = (
         status.restarts.furthest_step,
         status.progress.step if status.progress else 0,
         progress.step if progress else 0,
     )
-    return exit_code in (contract.EXIT_PROGRAM_ERROR, contract.EXIT_BAD_CONFIG) and not any(steps)
+    return exit_code in (contract.EXIT_PROGRAM_ERROR, contract.EXIT_BAD_CONFIG, _NOT_FOUND) and not any(steps)
+
+
+def _starts_a_script(command: Sequence[str]) -> bool:
+    """Whether the command starts a script, and nothing before it that could have failed."""
+    words = list(command)
+    while words and (words[0].rpartition("/")[2] in ("env", "exec") or "=" in words[0]):
+        words = words[1:]
+    if len(words) < 3 or not _SHELLS.match(words[0]):
+        return bool(words) and bool(_INTERPRETERS.match(words[0]))
+    if not re.match(r"-\w*c$", words[1]):
+        return False
+    *before, last = (part.split() for part in re.split(r"&&|;|\n", words[2].strip()))
+    prepares = all(not part or part[0] in _PREPARATIONS for part in before)
+    return prepares and not (last and _SHELLS.match(last[0])) and _starts_a_script(last)
 
 
 def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
@@ -171,16 +198,20 @@ def _class_of_exit(observed: Observed, pod: Pod, log: LogEnd) -> Reason:
         return Reason.OUT_OF_MEMORY
     if pod.exit.signal and not has_raised:
         return Reason.KILLED
-    return _final_class(said) if could_be_final(observed, pod.exit.code) else Reason.PROGRAM_ERROR
+    return _final_class(spec, said) if could_be_final(observed, pod.exit.code) else Reason.PROGRAM_ERROR
 
 
-def _final_class(said: LogEnd) -> Reason:
+def _final_class(spec: DDPJobSpec | None, said: LogEnd) -> Reason:
     """The class of a program that has made no step: a final one if it proves that each attempt ends in the same way."""
-    if _NO_MODULE.match(said.exception):
+    if _NO_MODULE.match(said.exception) or OF_ONE_NODE.search(said.exception):
         return Reason.BAD_CONFIG
     if said.exception:
         return Reason.PROGRAM_ERROR
-    if _NO_SCRIPT.match(said.last_line):
+    no_script = _NO_SHELL_SCRIPT.match(said.last_line)
+    is_named = (
+        no_script and spec is not None and no_script[1] in (spec.command or ())
+    )  # not a file that the script needs
+    if is_named or _NO_SCRIPT.match(said.last_line):
         return Reason.BAD_COMMAND
     return Reason.BAD_CONFIG if _WRONG_ARGUMENTS.match(said.last_line) else Reason.PROGRAM_ERROR
 

@@ -58,16 +58,16 @@ CLASSES = (
     FailureClass(
         reason=Reason.BAD_COMMAND,
         kind=Kind.FINAL,
-        recognised="the container runtime finds no such program, or may not execute it; or Python finds no such script or module"
-        " before the first step",
+        recognised="the container runtime finds no such program, or may not execute it; or Python or a shell finds no such script"
+        " or module before the first step",
         example='could not start …: exec: "trian.py": executable file not found in $PATH',
         how="could not start",
     ),
     FailureClass(
         reason=Reason.BAD_CONFIG,
         kind=Kind.FINAL,
-        recognised="exit code 2 of the built-in trainer; or a program without a step ends by a ModuleNotFoundError, a SyntaxError or"
-        " argparse's message about a wrong argument",
+        recognised="exit code 2 of the built-in trainer; or a program without a step ends by a ModuleNotFoundError, an import of a"
+        " name that a module does not have, a SyntaxError or argparse's message about a wrong argument",
         example="ended with exit code 2 …: trainer.recipe …; another attempt would end in the same way",
     ),
     FailureClass(

@@ -5,7 +5,7 @@ import signal
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
-from ddpjob_operator.core.failure.class_of_end import EVICTION, START_REASONS, said_by
+from ddpjob_operator.core.failure.class_of_end import EVICTION, OF_ONE_NODE, START_REASONS, said_by
 from ddpjob_operator.core.failure.classes import HOW
 from ddpjob_operator.core.failure.log_parsing import is_out_of_shared_memory
 from ddpjob_operator.core.model import NO_LOG, Exit, Observed, Pod
@@ -22,6 +22,11 @@ _RUNTIMES_LAYERS = "unable to start container process: "
 _SHARED_MEMORY = (
     "/dev/shm is full: it has 1 GiB for each process unless template mounts a larger emptyDir with medium Memory there; use"  # noqa: S108 no temporary file
     " fewer data-loader workers, or mount one and raise resources.limits.memory, against which it counts"
+)
+
+_ALL_NODES = (
+    "the program takes this pod for the only one; tell Lightning of all:"
+    " Trainer(num_nodes=int(os.environ['NNODES']), devices=N) with N ranks in each pod"
 )
 
 
@@ -135,6 +140,8 @@ def _message_of_the_program(observed: Observed, pod: Pod) -> str:
 def _with_hint(observed: Observed, pod: Pod, reason: Reason, message: str) -> str:
     if reason == Reason.OUT_OF_MEMORY and is_out_of_shared_memory(_evidence_of(observed, pod)):
         return f"{message} (hint: {_SHARED_MEMORY})"
+    if OF_ONE_NODE.search(message):
+        return f"{message} (hint: {_ALL_NODES})"
     if pod.security is None or observed.job.spec is None:
         return message
     hint = hint_for(message, pod.security, observed.job.spec)

@@ -124,14 +124,14 @@ def could_be_final(observed: Observed, exit_code: int | None) -> bool:
 
 def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
     """The class of a disruption: the cluster ended, evicted or deleted the pod; None if it did not."""
-    if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
-        return Reason.POD_DISRUPTED
     if pod.reason == "Evicted" and _OWN_STORAGE_LIMIT.search(pod.message):
         return Reason.STORAGE_LIMIT
     if pod.reason in _POD_REASONS:
         return _POD_REASONS[pod.reason]
     if not pod.disruption:
-        return None
+        # The node went away and came back. The kubelet may also say so of a pod that it evicts.
+        unknown = pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown"
+        return Reason.POD_DISRUPTED if unknown else None
     said = pod.disruption.partition(":")[0]
     by_queue = Reason.EVICTED if said.startswith(QUEUE_EVICTION) else Reason.POD_DISRUPTED
     reason = _DISRUPTIONS.get(said, by_queue)

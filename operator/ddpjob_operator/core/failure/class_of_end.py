@@ -60,11 +60,15 @@ _TRAINERS_CODES = {
 }
 
 #: A program that restarts as it is ends in the same way again: its script or module does not exist, is no Python, or
-#: does not know its arguments. The interpreter, argparse and click say so in these words.
+#: does not know its arguments. The interpreter, argparse, click, typer, absl, fire and Hydra say so in these words. A file
+#: that does not exist may exist the next time.
 _NO_SCRIPT = re.compile(r"\S*python\S*: (?:can't open file '|can't find '__main__' module in '|No module named )")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named |(?:SyntaxError|IndentationError|TabError): ")
 _WRONG_ARGUMENTS = re.compile(
-    r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
+    r"(?!.{0,400}(?:does not exist|can't open|is not (?:read|writ)able))"
+    r"(?:[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)"
+    r"|(?:Error: )?(?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for|Got unexpected extra arg)"
+    r"|(?:FATAL Flags parsing error: )?Unknown command line flag |ERROR: Could not consume arg: |Key '[^']{0,200}' is not in struct$)"
 )
 #: Programs that start a script with no shell before it, which could have failed at something that may work the next time.
 _INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)$")

@@ -18,7 +18,8 @@ CORPUS = Path(__file__).parents[1] / "tests" / "corpus"
 VERSIONS = """
 import importlib.metadata, platform
 found = [f"python {platform.python_version()}"]
-for name in ("torch", "numpy", "requests", "rich", "loguru"):
+for name in ("torch", "numpy", "requests", "rich", "loguru", "click", "typer", "pydantic",
+             "absl-py", "fire", "hydra-core", "structlog", "python-json-logger"):
     try:
         found.append(f"{name} {importlib.metadata.version(name)}")
     except importlib.metadata.PackageNotFoundError:
@@ -92,6 +93,25 @@ RECORDINGS = {
     "rich-colours": plain("pretty.py", "rich", is_coloured=True),
     "loguru": plain("pretty.py", "loguru", python="3.12"),
     "loguru-colours": plain("pretty.py", "loguru", "colours", python="3.12"),
+    **{
+        f"crash-{kind}": plain("crashes.py", kind)
+        for kind in ("faulthandler", "time-limit", "glibc", "c10", "glog", "rust")
+    },
+    "crash-c10-torchrun": torchrun("crashes.py", "c10"),
+    "crash-faulthandler-torchrun": torchrun("crashes.py", "faulthandler"),
+    "crash-faulthandler-3.13": plain("crashes.py", "faulthandler", python="3.13"),
+    **{f"usage-{library}": plain("usage.py", library) for library in ("click", "typer")},
+    **{f"usage-{library}": plain("usage.py", library, python="libraries") for library in ("absl", "fire", "hydra")},
+    **{
+        f"record-{kind}": plain("records.py", kind, python="libraries")
+        for kind in ("structlog", "structlog-fields", "json-logger", "loguru")
+    },
+    **{f"record-{kind}": plain("records.py", kind) for kind in ("srun", "mpirun", "times")},
+    "record-structlog-torchrun": torchrun("records.py", "structlog", python="libraries"),
+    "afterwards-semaphores": plain("afterwards.py", "semaphores"),
+    "afterwards-wandb": plain("afterwards.py", "wandb"),
+    **{f"message-{kind}": plain("messages.py", kind) for kind in ("pydantic", "nccl-cuda", "nccl-shared-memory")},
+    "message-unicode": plain("messages.py", "unicode"),
     "plain-3.12": plain("pretty.py", "plain", python="3.12"),
     "plain-3.13": plain("pretty.py", "plain", python="3.13"),
     "plain-colours-3.13": plain("pretty.py", "plain", python="3.13", is_coloured=True),
@@ -146,10 +166,14 @@ def _start(command: list[str], environ: dict[str, str], rank: int, ranks: int, *
 
 def _without_paths(output: str, python: str) -> str:
     """The output with the paths of an image instead of those of this machine."""
-    prefixes = "import os, sys; print(os.path.realpath(sys.prefix), sys.prefix, sys.base_prefix, sep='\\n')"
+    prefixes = (
+        "import os, sys; print(os.path.realpath(sys.prefix), sys.prefix, sys.base_prefix, sep='\\n');"
+        "print(*{os.path.realpath(path).partition('/lib/')[0] for path in sys.path if 'site-packages' in path}, sep='\\n')"
+    )
     asked = subprocess.run([python, "-c", prefixes], check=True, text=True, capture_output=True)
-    real, prefix, base = asked.stdout.split()
+    real, prefix, base, *layers = asked.stdout.split()
     shown = {str(CORPUS / "programs"): "/app", real: "/opt/venv", prefix: "/opt/venv", base: "/usr/local"}
+    shown |= dict.fromkeys(set(layers) - {base}, "/opt/venv")
     for path, instead in shown.items():
         output = output.replace(path, instead)
     return output

@@ -1,6 +1,7 @@
 """The project's images, built without a container registry: `python -m support.images operator trainer-cpu`.
 
-They get the names that the chart asks for when its values name no others, so that `helm install` finds them.
+They get the names that the chart asks for when its values name no others, so that `helm install` finds them: where
+only `trainer-cpu` is loaded, it has also the name of `trainer`.
 """
 
 import argparse
@@ -8,6 +9,8 @@ import re
 import sys
 import time
 import tomllib
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -56,6 +59,12 @@ def build(target: str) -> images.Image:
     return images.build(recipe(target))
 
 
+def names(target: str, loaded: Collection[str]) -> list[str]:
+    """The names that the image of a target gets on nodes, next to those of the other targets."""
+    stands_for_trainer = target == "trainer-cpu" and "trainer" not in loaded
+    return [recipe(name).name for name in (target, *(["trainer"] if stands_for_trainer else []))]
+
+
 def main() -> int:
     """Build images and print name, size and seconds; the exit code is 1 where that failed."""
     parser = argparse.ArgumentParser(prog="python -m support.images", description="Build the project's images.")
@@ -66,10 +75,12 @@ def main() -> int:
         for target in arguments.target:
             began = time.monotonic()
             image = build(target)
+            named = names(target, arguments.target)
             if arguments.load:
-                images.load(image, Cluster.attach(arguments.load))
+                for name in named:
+                    images.load(replace(image, name=name), Cluster.attach(arguments.load))
             size = sum(image.blobs.values()) / 1e6
-            print(f"{image.name}  {size:.0f} MB  {time.monotonic() - began:.1f} s", flush=True)
+            print(f"{' and '.join(named)}  {size:.0f} MB  {time.monotonic() - began:.1f} s", flush=True)
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 1

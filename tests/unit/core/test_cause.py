@@ -371,6 +371,8 @@ def test_a_job_ends_after_one_attempt_where_the_message_proves_that_each_ends_al
     assert ("num_nodes=int(os.environ['NNODES'])" in status.message) == ("rank < size" in text)
 
 
+#: The kubelet may have lost the state of the container that it has ended.
+@pytest.mark.parametrize("exit_reason", ["Error", "ContainerStatusUnknown"])
 @pytest.mark.parametrize(
     ("message", "counted"),
     [
@@ -380,9 +382,13 @@ def test_a_job_ends_after_one_attempt_where_the_message_proves_that_each_ends_al
         ("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 9Mi.", 0),
     ],
 )
-def test_an_eviction_that_the_pod_itself_has_caused_is_counted_and_names_the_limit(message: str, counted: int) -> None:
+def test_an_eviction_that_the_pod_itself_has_caused_is_counted_and_names_the_limit(
+    message: str, counted: int, exit_reason: str
+) -> None:
     evicted = ended(SINGLE, 0, code=137, reason="Evicted", message="", phase="Failed")
-    status = plan(broken(SINGLE, replace(evicted, message=message)), NOW).status
+    assert evicted.exit is not None
+    pod = replace(evicted, message=message, exit=replace(evicted.exit, reason=exit_reason))
+    status = plan(broken(SINGLE, pod), NOW).status
     assert (status.restarts.counted, status.failure.reason == Reason.STORAGE_LIMIT) == (counted, bool(counted))
     assert message.strip() in status.failure.message
 

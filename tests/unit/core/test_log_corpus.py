@@ -26,6 +26,9 @@ MEMBER = "ValueError: shard 3 is truncated"
 LOST = "RuntimeError: Connection closed by peer"
 RESET = "[Errno 104] Connection reset by peer"
 WORKER_KILLED = "killed by signal: Killed"
+FELL = "Fatal Python error: Segmentation fault in string_at"
+ASSERTED = "what(): CUDA error: device-side assert triggered"
+INVALID = "pydantic_core._pydantic_core.ValidationError: 1 validation error for"
 ERROR, MEMORY = Reason.PROGRAM_ERROR, Reason.OUT_OF_MEMORY
 
 #: Log, rank, class and message; a message that ends with … only begins so.
@@ -83,6 +86,34 @@ TABLE = [
     ("rich-colours", None, ERROR, FAULT),
     ("loguru", None, ERROR, FAULT),
     ("loguru-colours", None, ERROR, FAULT),
+    ("crash-faulthandler", None, Reason.KILLED, f"{FELL} (/usr/local/lib/python3.11/ctypes/__init__.py:519)"),
+    ("crash-faulthandler-3.13", None, Reason.KILLED, f"{FELL} (/usr/local/lib/python3.13/ctypes/__init__.py:538)"),
+    ("crash-faulthandler-torchrun", 0, Reason.KILLED, f"{FELL}…"),
+    ("crash-time-limit", None, ERROR, "Timeout (0:00:00.100000)!"),
+    ("crash-glibc", None, Reason.KILLED, "free(): double free detected in tcache 2"),
+    ("crash-c10", None, Reason.KILLED, ASSERTED),
+    ("crash-c10-torchrun", 0, Reason.KILLED, ASSERTED),
+    ("crash-glog", None, Reason.KILLED, "F20261127 07:00:00.123456 123 reader.cc:33] Check failed: fd >= 0…"),
+    ("crash-rust", None, Reason.KILLED, "index out of bounds: the len is 3 but the index is 7"),
+    ("usage-click", None, Reason.BAD_CONFIG, "Error: Invalid value for '--rate': 'fast' is not a valid float."),
+    ("usage-typer", None, Reason.BAD_CONFIG, "Missing argument 'rate'."),
+    ("usage-absl", None, Reason.BAD_CONFIG, "FATAL Flags parsing error: Unknown command line flag 'rate'"),
+    ("usage-fire", None, Reason.BAD_CONFIG, "ERROR: Could not consume arg: --speed"),
+    ("usage-hydra", None, Reason.BAD_CONFIG, "Key 'rate' is not in struct"),
+    ("record-structlog", None, ERROR, FAULT),
+    ("record-structlog-torchrun", 1, ERROR, FAULT),
+    ("record-structlog-fields", None, ERROR, FAULT),
+    ("record-json-logger", None, ERROR, FAULT),
+    ("record-loguru", None, ERROR, FAULT),
+    ("record-srun", None, ERROR, FAULT),
+    ("record-mpirun", None, ERROR, FAULT),
+    ("record-times", None, ERROR, FAULT),
+    ("afterwards-semaphores", None, ERROR, PATH),
+    ("afterwards-wandb", None, ERROR, PATH),
+    ("message-pydantic", None, ERROR, f"{INVALID} Settings rate Input should be a valid number…"),
+    ("message-nccl-cuda", None, ERROR, "torch.distributed.DistBackendError: NCCL error in: …"),
+    ("message-nccl-shared-memory", None, MEMORY, "torch.distributed.DistBackendError: NCCL error in: …"),
+    ("message-unicode", None, ERROR, "НетДанныхError: нет данных: 标签 12 🚀"),
     ("plain-3.12", None, ERROR, FAULT),
     ("plain-3.13", None, ERROR, FAULT),
     ("plain-colours-3.13", None, ERROR, FAULT),
@@ -91,7 +122,8 @@ TABLE = [
 
 def _recorded(name: str) -> tuple[int, str]:
     first, _, log = (LOGS / f"{name}.log").read_text().partition("\n")
-    return int(first.removeprefix("# exit code ").partition(";")[0]), log
+    code = int(first.removeprefix("# exit code ").partition(";")[0])
+    return 128 - code if code < 0 else code, log  # as a kubelet reports a signal
 
 
 @pytest.mark.parametrize(("name", "rank", "reason", "message"), TABLE, ids=[row[0] for row in TABLE])

@@ -60,14 +60,18 @@ _TRAINERS_CODES = {
 }
 
 #: A program that restarts as it is ends in the same way again: its script or module does not exist, is no Python, or
-#: does not know its arguments. The interpreter, argparse and click say so in these words.
+#: does not know its arguments. The interpreter, argparse, click, typer, absl, fire and Hydra say so in these words. A file
+#: that does not exist may exist the next time.
 _NO_SCRIPT = re.compile(r"\S*python\S*: (?:can't open file '|can't find '__main__' module in '|No module named )")
 _NO_SHELL_SCRIPT = re.compile(r"\S*sh: (?:\d+: |line \d+: )?(?:cannot open )?(\S+): No such file")
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named |ImportError: cannot import name |(?:SyntaxError|IndentationError|TabError): "
 )
 _WRONG_ARGUMENTS = re.compile(
-    r"[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)|Error: No such option"
+    r"(?!.{0,400}(?:does not exist|can't open|is not (?:read|writ)able))"
+    r"(?:[^\s:]+: error: (?:argument |unrecognized arguments|the following arguments are required)"
+    r"|(?:Error: )?(?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for|Got unexpected extra arg)"
+    r"|(?:FATAL Flags parsing error: )?Unknown command line flag |ERROR: Could not consume arg: |Key '[^']{0,200}' is not in struct$)"
 )
 #: Lightning without `num_nodes` has a world of one pod. Both are said by the ranks of other pods, the first by gloo.
 OF_ONE_NODE = re.compile(r"rank < size\. \d+ vs \d+|num_nodes=1`? in Lightning")
@@ -151,14 +155,14 @@ def _starts_a_script(command: Sequence[str]) -> bool:
 
 def _class_of_disruption(observed: Observed, pod: Pod) -> Reason | None:
     """The class of a disruption: the cluster ended, evicted or deleted the pod; None if it did not."""
-    if pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown":  # its node went away and came back
-        return Reason.POD_DISRUPTED
     if pod.reason == "Evicted" and _OWN_STORAGE_LIMIT.search(pod.message):
         return Reason.STORAGE_LIMIT
     if pod.reason in _POD_REASONS:
         return _POD_REASONS[pod.reason]
     if not pod.disruption:
-        return None
+        # The node went away and came back. The kubelet may also say so of a pod that it evicts.
+        unknown = pod.exit is not None and pod.exit.reason == "ContainerStatusUnknown"
+        return Reason.POD_DISRUPTED if unknown else None
     said = pod.disruption.partition(":")[0]
     by_queue = Reason.EVICTED if said.startswith(QUEUE_EVICTION) else Reason.POD_DISRUPTED
     reason = _DISRUPTIONS.get(said, by_queue)

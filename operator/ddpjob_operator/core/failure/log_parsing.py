@@ -11,10 +11,12 @@ import re
 from collections.abc import Sequence
 
 from ddpjob_operator.api.names import contract
+from ddpjob_operator.core.failure.json_records import lines_of_record
+from ddpjob_operator.core.failure.last_line import last_line as last_line_of
 from ddpjob_operator.core.failure.tracebacks import TRACEBACK, Raised, exceptions, source_and_text
 from ddpjob_operator.core.model import LogEnd, WorkerExit
 from ddpjob_operator.core.progress import latest_progress
-from ddpjob_operator.core.untrusted import last_lines, printable, tail, visible
+from ddpjob_operator.core.untrusted import last_lines, tail, visible
 
 #: Lines with more characters are shortened to their first and last KEPT_LENGTH ones.
 LONG_LINE_LENGTH = 4096
@@ -56,7 +58,7 @@ _ECHO = re.compile(
 #: NCCL shares between processes, a call that NCCL does not accept.
 _OWN_FAULT = re.compile(
     r"server socket has failed to listen|eaddrinuse|address already in use|cuda failure|shared memory segment"
-    r"|no space left on device|ncclinvalid(?:usage|argument)|duplicate gpu detected"
+    r"|no space left on device|ncclinvalid(?:usage|argument)|duplicate gpu detected|unhandled cuda error"
 )
 #: Of the echoes, the ones that say that nobody answered in time, rather than that a connection broke.
 _TIMEOUT = re.compile(
@@ -101,17 +103,20 @@ def end_of_log(text: str) -> LogEnd:
         worker=next((worker for found, worker in table if found == rank), table[-1][1] if table else None),
         left_early=next((int(end[3]) for line in lines if (end := _OUR_LAUNCHER.match(line)) and end[3]), None),
         symptoms=_symptoms(tail(short)),
-        last_line=_last_line(printed),
+        last_line=last_line_of([source_and_text(line)[1] for line in printed]),
         progress=latest_progress(text),
         says_rank_0=bool(_SAYS_RANK_0.search(short)),
     )
 
 
 def _with_short_lines(text: str) -> str:
-    """The text with the middle of each long line left out, so that such lines do not push a traceback out of what is parsed."""
+    """The text with the middle of each long line left out, so that such lines do not push a traceback out of what is parsed.
+
+    A record in JSON with a traceback becomes the lines of the traceback.
+    """
     return "\n".join(
         line if len(line) <= LONG_LINE_LENGTH else f"{line[:KEPT_LENGTH]}…{line[-KEPT_LENGTH:]}"
-        for line in text.split("\n")
+        for line in map(lines_of_record, text.split("\n"))
     )
 
 
@@ -243,8 +248,3 @@ def _rank_of(lines: Sequence[str], cause: Raised | None, table: Sequence[tuple[i
 def _rank(raised: Raised) -> int | None:
     match = _RANK.match(raised.source)
     return int(match[1]) if match else None
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    """The last line that holds more than a rule."""
-    return next((shown for line in reversed(lines) if any(map(str.isalnum, shown := printable(line)))), "")

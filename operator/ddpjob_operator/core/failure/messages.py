@@ -7,6 +7,7 @@ from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.status import Failure
 from ddpjob_operator.core.failure.class_of_end import EVICTION, OF_ONE_NODE, START_REASONS, said_by
 from ddpjob_operator.core.failure.classes import HOW
+from ddpjob_operator.core.failure.last_line import is_crash
 from ddpjob_operator.core.failure.log_parsing import is_out_of_shared_memory
 from ddpjob_operator.core.model import NO_LOG, Exit, Observed, Pod
 from ddpjob_operator.core.security import hint_for
@@ -126,10 +127,10 @@ def _message_of_the_program(observed: Observed, pod: Pod) -> str:
     said = said_by(spec, pod, log)
     if said.exception:
         return f"{said.exception} (then {said.then})" if said.then else said.exception
-    if said.worker and said.worker.signal and pod.exit.code == 1:
-        return ""
-    if pod.exit.signal:  # what it printed before has nothing to do with the signal, unless the program aborted itself
-        return (pod.exit.parsed_message.last_line or log.last_line) if pod.exit.signal == signal.SIGABRT else ""
+    of_worker = said.worker is not None and bool(said.worker.signal) and pod.exit.code == 1
+    if pod.exit.signal or of_worker:  # what it printed before has nothing to do with the signal, unless it ended itself
+        last = said.last_line or pod.exit.parsed_message.last_line
+        return last if is_crash(last) or pod.exit.signal == signal.SIGABRT else ""
     if spec is not None and spec.trainer:
         message = _TRAINERS_HEADER.sub("", message)  # the sentence names the rank
         # A traceback longer than the message lost its head; its last line is the exception.

@@ -21,7 +21,7 @@ TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"(?:\[[\w-]+\]:\s?)+")
 _RANK_PREFIX = re.compile(r"\[(?:rank|default)\d{1,9}\]:")
 #: `Type` or `module.Type: message`, as the interpreter ends a traceback.
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(?::(?:\s.*)?)?$")
+_EXCEPTION = re.compile(r"[^\W\d][\w.<>]*(?::(?:\s.*)?)?$")
 _FRAME = re.compile(r'(?:> |\s+)File "([^"]*)", line \d+(?:, in (.*))?$')
 #: A mistake in the syntax of the main script has no traceback, only a place.
 _SYNTAX_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
@@ -43,6 +43,15 @@ _NOISE = (
 _NOISE_LINES = 2
 #: Exceptions of a process that only reports the end of a process that it has started.
 _REPORTS_ANOTHER_PROCESS = re.compile(r"subprocess\.CalledProcessError\b|\S*\bProcessExitedException\b")
+#: Messages of which the first line says too little, and how many further lines belong to them: one after a colon; of pydantic the
+#: field and what is wrong with it; of NCCL the code, "Last error:" and this error.
+_GOES_ON = (
+    (re.compile(r".*:$"), 1),
+    (re.compile(r".*\bvalidation errors? for \S+$"), 2),
+    (re.compile(r".*\bNCCL version [\d.]+$"), 3),
+)
+#: A prefix of each line, such as a time or `srun --label`, has the same characters but for its digits.
+_DIGITS = str.maketrans("123456789", "0" * 9)
 _FROM = "The above exception was the direct cause of the following exception:"
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred:"
 
@@ -99,7 +108,9 @@ class _Reader:
         self._link = ""
         self._noise_lines = 0
         self._column = ""  # what precedes each line of an exception that rich's logging handler wraps
-        self._goes_on = False  # whether the message begins on the next line
+        self._goes_on = 0  # number of further lines that belong to the message
+        self._line_prefix = ""  # what something else has put before each line of the traceback, with zeros as digits
+        self._is_prefix_sure = False
         self._handler: tuple[str, str] | None = None  # the function that caught the last exception
         self._first_frame: tuple[str, str] | None = None
         self._is_in_handler = False
@@ -107,6 +118,7 @@ class _Reader:
 
     def read(self, line: str) -> None:
         """Read the next line."""
+        line = self._without_prefix(line)
         if self._in_group:
             if not line[:1].isspace():
                 self._in_group = self._is_open = False
@@ -127,10 +139,22 @@ class _Reader:
         else:
             self._between(line)
 
+    def _without_prefix(self, line: str) -> str:
+        """The line without what precedes `Traceback`, if the line after that begins in the same way."""
+        length = len(self._line_prefix)
+        if length and line[:length].translate(_DIGITS) == self._line_prefix:
+            self._is_prefix_sure = True
+            return line[length:]
+        if not self._is_prefix_sure:
+            prefix = line[: max(0, line.find(TRACEBACK))]
+            has_text = any(map(str.isalnum, prefix))  # the margin of an exception group has none
+            self._line_prefix = prefix.translate(_DIGITS) if has_text else ""
+        return line
+
     def _begin(self, line: str) -> None:
         is_member = self._in_group and self._is_open
         self._is_framed, self._without_head = "─ " + TRACEBACK in line, False
-        self._is_open, self._goes_on, self._column = True, False, ""
+        self._is_open, self._goes_on, self._column = True, 0, ""
         if is_member:
             return
         self._in_group, self._has_member = f"Exception Group {TRACEBACK}" in line, False
@@ -179,14 +203,14 @@ class _Reader:
     def _end(self, text: str) -> None:
         """Keep an exception: a new one, the original of the last one, or one that is chained to the last one."""
         last, link = self._last, self._link
-        self._goes_on = text.endswith(":")
+        self._goes_on = next((number for pattern, number in _GOES_ON if pattern.match(text)), 0)
         if self._replaces and last is not None:
             last.text = text
         elif link and last is not None and (link == _FROM or self._is_raised_in_handler):
             cause, last.then = last.text, ""
             last.text = text if _message(cause) in text else f"{text} (from {cause})"
         elif link and last is not None:
-            last.then, self._goes_on = text, False
+            last.then, self._goes_on = text, 0
         else:
             is_noise = self._noise_lines > 0 or _REPORTS_ANOTHER_PROCESS.match(text) is not None
             self._last = Raised(source=self._source, text=text, is_noise=is_noise)
@@ -198,14 +222,14 @@ class _Reader:
         if not line.strip():
             return
         if line.startswith(_NOISE):
-            self._noise_lines, self._link, self._goes_on = _NOISE_LINES, "", False
+            self._noise_lines, self._link, self._goes_on = _NOISE_LINES, "", 0
         elif line in (_FROM, _WHILE_HANDLING):
-            self._link, self._goes_on = line, False
+            self._link, self._goes_on = line, 0
         else:
             is_wrapped = bool(self._column) and line.startswith(self._column)
             if (self._goes_on or is_wrapped) and self._last is not None:
                 self._last.text = printable(f"{self._last.text} {line}")
-            self._goes_on = False
+            self._goes_on = max(0, self._goes_on - 1)
             self._column = self._column if is_wrapped else ""
             self._link, self._noise_lines = "", max(0, self._noise_lines - 1)
 

@@ -25,6 +25,8 @@ _STEP = re.compile(
 _ACCURACY = re.compile(r"after (\d{1,15}) steps: accuracy (\d{1,3}(?:\.\d{1,6})?) %")
 #: Metrics with a title other than their name.
 _TITLES: Mapping[str, str] = {"accuracy": "accuracy in %", "throughput": "samples per second"}
+#: Larger numbers cannot be drawn: the difference of two may be infinite.
+_MOST = 1e100
 #: These have a new value in each line, named metrics the latest one: a curve keeps the first and the last of equal values.
 _FIRST = ("loss", "throughput")
 
@@ -76,7 +78,7 @@ def read_curves(lines: "Iterable[LogLine]") -> Curves:
         if found is None:
             continue
         step, values, is_exact = found
-        values = {name: value for name, value in values.items() if is_exact or name not in exact}
+        values = {name: v for name, v in values.items() if (is_exact or name not in exact) and abs(v) < _MOST}
         exact.update(values if is_exact else ())
         if attempt is not None and line.attempt != attempt:
             restarts.append(step)

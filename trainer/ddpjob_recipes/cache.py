@@ -17,6 +17,7 @@ import torch
 
 from ddpjob_ranks import contract
 from ddpjob_session.checkpoints.files import Folder, make_folder
+from ddpjob_session.checkpoints.storage import MAX_SMALL_BYTES
 
 Tensors = dict[str, torch.Tensor]
 
@@ -56,14 +57,13 @@ def cached(
 def _read(place: Folder, name: str) -> Tensors | None:
     """The stored tensors; None if there are none, or not those that were stored."""
     try:
-        expected = json.loads(place.read(f"{name}.json")[0])["sha256"]
+        expected = json.loads(place.read(f"{name}.json", max_bytes=MAX_SMALL_BYTES)[0])["sha256"]
         content, sha256 = place.read(f"{name}.pt")
-    except (OSError, ValueError, KeyError, TypeError):
+        tensors: Tensors = torch.load(io.BytesIO(content), weights_only=True) if sha256 == expected else {}
+    except Exception:  # noqa: BLE001 - whatever is wrong with it: others may write there, too
         return None
-    if sha256 != expected:
-        return None
-    tensors: Tensors = torch.load(io.BytesIO(content), weights_only=True)
-    return tensors
+    is_ours = isinstance(tensors, dict) and all(isinstance(value, torch.Tensor) for value in tensors.values())
+    return tensors if is_ours and tensors else None
 
 
 def say(text: str, environ: Mapping[str, str] = os.environ) -> None:

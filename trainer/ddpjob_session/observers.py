@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import pkgutil
+import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
+from ddpjob_ranks.regular_files import make_own_folder, no_link
 from ddpjob_ranks.watch import history
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class Recorder(Observer):
 
     def begin(self, beginning: Beginning) -> None:
         """Open the file and mark where the attempt begins."""
-        self._lines: IO[str] = (self._folder / history.file_name(beginning.attempt)).open("a", encoding="utf-8")
+        path = self._folder / history.file_name(beginning.attempt)
+        self._lines: IO[str] = open(path, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115 - until this process ends
         self._write({"first_step": beginning.first_step})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -92,7 +95,7 @@ class EventFiles(Observer):
     """
 
     def __init__(self, folder: Path) -> None:
-        """The folder is made with the first value."""
+        """The folder is made by `begin`, the file with the first value."""
         self._folder = folder
         self._writer: SummaryWriter | None = None
 
@@ -100,7 +103,10 @@ class EventFiles(Observer):
         """Import the package, before the first step, and note where the attempt begins."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._open = partial(SummaryWriter, str(self._folder), max_queue=MAX_QUEUE, flush_secs=FLUSH_SECONDS)
+        make_own_folder(self._folder)
+        # Without the suffix its name could be guessed by whoever else may write in the folder.
+        name = {"log_dir": str(self._folder), "filename_suffix": f".{secrets.token_hex(8)}"}
+        self._open = partial(SummaryWriter, **name, max_queue=MAX_QUEUE, flush_secs=FLUSH_SECONDS)
         self._first_step = beginning.first_step
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,5 +1,6 @@
 """A trace of some steps of this rank by torch.profiler, for Perfetto (ui.perfetto.dev) and chrome://tracing."""
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
+from ddpjob_ranks.regular_files import make_own_folder
 from ddpjob_session.observers import output_folder
 
 
@@ -57,8 +59,11 @@ class StepTrace:
         recorded.stop()
         self._moved()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            recorded.export_chrome_trace(str(self._path))
+            make_own_folder(self._path.parent)
+            # A name that cannot be guessed: whoever else may write there could have made it a link.
+            unfinished = self._path.with_name(f".{secrets.token_hex(8)}-{self._path.name}")
+            recorded.export_chrome_trace(str(unfinished))
+            unfinished.replace(self._path)
         except (OSError, RuntimeError) as error:  # the training continues without it
             self._say(f"profileSteps: {self._path} cannot be written: {error}")
         else:

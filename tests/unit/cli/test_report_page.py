@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from ddpjob.client.jobs import read_job
 from ddpjob_cli.curves import Curves
 from ddpjob_cli.report_page import page, redacted
@@ -118,3 +120,10 @@ def test_each_attempt_has_one_row() -> None:
         job = read_job({**BODY, "status": {**BODY["status"], **changes}})
         text = page(job, [], [], Curves(points={}), [], versions={}, created="now")
         assert re.findall(r'<td data-title="cause">(\w+)<', text) == ends
+
+
+@pytest.mark.parametrize("unit", ["a", "-", "key", "auth=", "--a ", "://a", "-p ", " ", "'", "key "])
+def test_a_long_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
+    """A quadratic search would take an hour for it."""
+    text = unit * (2**17 // len(unit))
+    assert redacted({"spec": {"args": [text]}})

@@ -56,3 +56,31 @@ def test_an_evidence_file_has_the_history_of_all_attempts(folder: Path) -> None:
     written = evidence.write(Timeline(), {contract.DDPJOB_EVENTS_DIR: str(folder), contract.DDPJOB_ATTEMPT: "2"})
     assert written is not None
     assert json.loads(written.read_text())["history"] == history.read(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5",
+        "[]",
+        '{"a": 1}',
+        '{"step": 1, "values": []}',
+        '{"step": 1, "values": {"loss": "x"}}',
+        "[" * 100000,
+        '{"step": 1, "values": {"loss": 1e999}}',
+        '{"first_step": []}',
+        "1" * 2 * history.MAX_LINE,
+        "1" * 5000,
+    ],
+)
+def test_lines_of_somebody_else_do_not_end_the_training(folder: Path, text: str) -> None:
+    before = history.read(folder)
+    (folder / history.file_name(2)).open("a").write(text + "\n")
+    assert history.read(folder) == before
+
+
+def test_of_a_file_that_seems_to_be_endless_the_beginning_is_read(folder: Path) -> None:
+    before = history.read(folder)
+    with (folder / history.file_name(3)).open("w") as sparse:
+        sparse.truncate(2**43)
+    assert history.read(folder) == before

@@ -174,13 +174,16 @@ def test_a_link_in_place_of_the_folder_of_a_volume_is_refused(tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     "content",
-    ["[" * 100_000, '{"uid": "u1", "attempt": 1e400}', '{"uid": "u1", "attempt": "' + "9" * 5000 + '"}', None],
+    ["[" * 100_000, '{"uid": "u1", "attempt": 1e400}', '{"uid": "u1", "attempt": "' + "9" * 5000 + '"}', None, 2**43],
 )
 def test_a_forged_claim_or_manifest_ends_no_run(tmp_path, content):
     def forge(name: str) -> None:
         (tmp_path / name).unlink(missing_ok=True)
         if content is None:
             os.mkfifo(tmp_path / name)  # whoever opens it to read would wait for a writer
+        elif isinstance(content, int):
+            (tmp_path / name).touch()
+            os.truncate(tmp_path / name, content)  # terabytes that take no space
         else:
             (tmp_path / name).write_text(content)
 
@@ -189,6 +192,14 @@ def test_a_forged_claim_or_manifest_ends_no_run(tmp_path, content):
     save(checkpoints, 5, b"five")
     forge("step-0000000009-attempt-1-u1.json")
     forge(f"step-{'9' * 200}-attempt-1-u1.json")
+    assert newest(checkpoints) == (5, b"five")
+
+
+def test_a_state_that_is_larger_than_its_manifest_says_is_not_read(tmp_path):
+    checkpoints = folder(tmp_path)
+    save(checkpoints, 5, b"five")
+    save(checkpoints, 6, b"six")
+    os.truncate(next(tmp_path.glob("step-0000000006-*.pt")), 2**43)
     assert newest(checkpoints) == (5, b"five")
 
 
@@ -224,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_marked_as_damaged(tmp_path,
     checkpoints = folder(tmp_path)
     save(checkpoints, 1, b"one")
 
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:

@@ -1,3 +1,7 @@
+import hashlib
+import io
+import json
+
 import pytest
 import torch
 from PIL import Image
@@ -136,6 +140,15 @@ def test_decoded_images_are_read_from_the_cache_while_their_files_are_the_same(f
     assert same(), "a damaged entry is made again"
     assert same()
     assert len(calls) == 3
+
+    entry.with_suffix(".json").write_text("[" * 100_000)
+    assert same()
+    a_list = io.BytesIO()
+    torch.save([1], a_list)
+    for content in (b"junk", a_list.getvalue()):
+        entry.write_bytes(content)
+        entry.with_suffix(".json").write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
+        assert same(), "so is an entry that somebody else has forged"
 
     write(folder / "train" / "cat" / "b.png", 77)
     assert load(folder).train.images_NCHW[2, 0, 0, 0] == 77

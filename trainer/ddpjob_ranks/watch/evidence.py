@@ -16,6 +16,7 @@ import torch
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch.identity import attempt
+from ddpjob_ranks.regular_files import no_link
 from ddpjob_ranks.watch import history
 from ddpjob_ranks.watch.timeline import Timeline
 
@@ -99,7 +100,8 @@ def write(timeline: Timeline, environ: Mapping[str, str], **facts: Any) -> Path 
     path = Path(folder) / f"attempt-{number}-evidence.json"
     try:
         content["history"] = history.read(path.parent)
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        with open(path, "w", encoding="utf-8", opener=no_link) as file:
+            file.write(json.dumps(content, indent=2) + "\n")
     except OSError:  # reported when the spans could not be written either; it does not end the training
         return None
     return path

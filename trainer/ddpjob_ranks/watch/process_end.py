@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ from torch._C import _distributed_c10d as c10d  # torch.distributed's own, which
 
 from ddpjob_ranks import contract, generation, stacks, termination
 from ddpjob_ranks.launch import launcher
+from ddpjob_ranks.regular_files import no_link
 from ddpjob_ranks.watch.diagnosis import RankStatus
 
 THREAD_NAME = "watchdog"
@@ -65,4 +67,6 @@ def _dump_flight_recorder(rank: int) -> None:
         if torch.cuda.is_available():
             dumps["nccl"] = c10d._dump_nccl_trace()  # type: ignore[attr-defined] # not in its stubs
         for backend, dump in dumps.items():
-            (Path(folder) / FLIGHT_RECORDER.format(backend=backend, rank=rank)).write_bytes(dump)
+            path = Path(folder) / FLIGHT_RECORDER.format(backend=backend, rank=rank)
+            with suppress(OSError), open(path, "wb", opener=no_link) as file:
+                file.write(dump)

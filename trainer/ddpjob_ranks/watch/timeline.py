@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.launch.identity import attempt
+from ddpjob_ranks.regular_files import no_link
 
 
 class Phase(StrEnum):
@@ -183,7 +184,8 @@ def open_events(environ: Mapping[str, str], *, rank: int) -> IO[str] | None:
         return None
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return (Path(folder) / f"attempt-{attempt(environ)}-rank-{rank}.jsonl").open("a", encoding="utf-8")
+        path = Path(folder) / f"attempt-{attempt(environ)}-rank-{rank}.jsonl"
+        return open(path, "a", encoding="utf-8", opener=no_link)
     except OSError as error:
         _report_no_spans(folder, error)
         return None

@@ -1,11 +1,9 @@
 """A folder as the storage of checkpoints: each file and its name are flushed to the disk before the next operation."""
 
-import errno
 import hashlib
 import io
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +12,14 @@ from typing import BinaryIO
 
 from ddpjob_ranks import contract
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_session.checkpoints.storage import UNFINISHED_PREFIX, ChecksummedFile, Version
+from ddpjob_ranks.regular_files import open_to_read
+from ddpjob_session.checkpoints.storage import (
+    MAX_SMALL_BYTES,
+    UNFINISHED_PREFIX,
+    ChecksummedFile,
+    Version,
+    checked_size,
+)
 
 #: How much is read at once: at 10 MB/s this takes 7 s, and the watchdog's limit is minutes.
 PIECE_BYTES = 64 * 2**20
@@ -55,10 +60,12 @@ class Folder:
         except FileNotFoundError:
             return set()
 
-    def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
+    def read(
+        self, name: str, moved: Callable[[], None] = lambda: None, *, max_bytes: int | None = None
+    ) -> tuple[bytearray, str]:
         """See `Storage`."""
-        with _opened(self.path / name) as file:
-            content = bytearray(os.fstat(file.fileno()).st_size)
+        with io.FileIO(open_to_read(self.path / name)) as file:
+            content = bytearray(checked_size(name, os.fstat(file.fileno()).st_size, max_bytes))
             digest = hashlib.sha256()
             done = 0
             while num_bytes := file.readinto(memoryview(content)[done : done + PIECE_BYTES]):
@@ -82,7 +89,8 @@ class Folder:
     def look(self, name: str) -> tuple[bytes, Version] | None:
         """The content, which is its own version."""
         try:
-            with _opened(self.path / name) as file:
+            with io.FileIO(open_to_read(self.path / name)) as file:
+                checked_size(name, os.fstat(file.fileno()).st_size, MAX_SMALL_BYTES)
                 content = file.read()
         except FileNotFoundError:
             return None
@@ -142,23 +150,6 @@ def replaced(path: Path, prefix: str) -> Iterator[BinaryIO]:
     except BaseException:  # on a full disk an unfinished file would take the space that the next one needs
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _opened(path: Path) -> io.FileIO:
-    """A regular file, to be read without a buffer.
-
-    Raises:
-        IsADirectoryError: it is a folder.
-        ValueError: it is something else. A pipe would block whoever opens it.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
-    if kind == stat.S_IFREG:
-        return io.FileIO(descriptor)
-    os.close(descriptor)
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise ValueError(f"{path} is not a regular file")
 
 
 def make_folder(folder: Path) -> None:

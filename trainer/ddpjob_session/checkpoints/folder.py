@@ -21,7 +21,13 @@ from ddpjob_ranks.errors import ConfigError
 from ddpjob_ranks.launch.identity import attempt
 from ddpjob_session.checkpoints.claim import Claim, Owner
 from ddpjob_session.checkpoints.files import Folder
-from ddpjob_session.checkpoints.storage import UNFINISHED_PREFIX, ChecksummedFile, Storage, UnavailableError
+from ddpjob_session.checkpoints.storage import (
+    MAX_SMALL_BYTES,
+    UNFINISHED_PREFIX,
+    ChecksummedFile,
+    Storage,
+    UnavailableError,
+)
 
 #: How long a save is repeated while the storage does not answer. Together with one request it takes less than
 #: `writer.WRITE_TIMEOUT_SECONDS`, which ends the wait of training.
@@ -154,11 +160,11 @@ class CheckpointFolder:
         for stem in self._newest_first(self.storage.names()):
             content = bytearray()
             try:
-                content, _ = self.storage.read(f"{stem}.json")
+                content, _ = self.storage.read(f"{stem}.json", max_bytes=MAX_SMALL_BYTES)
                 manifest = _manifest(content)
                 if manifest == known:
                     return None
-                state, sha256 = self.storage.read(f"{stem}.pt", moved)
+                state, sha256 = self.storage.read(f"{stem}.pt", moved, max_bytes=manifest.num_bytes)
             except (FileNotFoundError, ValueError, TypeError, RecursionError) as error:
                 if f"{stem}.json" not in self.storage.names():
                     # A late rank of an older attempt has just replaced it by a newer one.

@@ -26,7 +26,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from ddpjob_ranks.errors import ConfigError
-from ddpjob_session.checkpoints.storage import ChecksummedFile, UnavailableError, Version
+from ddpjob_session.checkpoints.storage import MAX_SMALL_BYTES, ChecksummedFile, UnavailableError, Version, checked_size
 
 if TYPE_CHECKING:  # obstore has these types for type checkers only
     from obstore import ObjectMeta, PutMode, PutResult, UpdateVersion, WritableFile
@@ -136,11 +136,13 @@ class ObjectStorage:
             found = {meta["path"] for page in obstore.list(self.store) for meta in page}
         return {name for name in found if "/" not in name}
 
-    def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
+    def read(
+        self, name: str, moved: Callable[[], None] = lambda: None, *, max_bytes: int | None = None
+    ) -> tuple[bytearray, str]:
         """The content, read in several ranges at once, and its SHA-256."""
         digest = hashlib.sha256()
         with self._translated():
-            size = obstore.head(self.store, name)["size"]
+            size = checked_size(name, obstore.head(self.store, name)["size"], max_bytes)
             content = bytearray(size)
             for begin in range(0, size, PART_BYTES * NUM_PARALLEL_PARTS):
                 starts = range(begin, min(begin + PART_BYTES * NUM_PARALLEL_PARTS, size), PART_BYTES)
@@ -175,7 +177,8 @@ class ObjectStorage:
         try:
             with self._translated():
                 found = obstore.get(self.store, name)
-                return bytes(found.bytes()), _version(found.meta)
+                content = bytes(found.bytes()) if found.meta["size"] <= MAX_SMALL_BYTES else b""
+                return content, _version(found.meta)
         except FileNotFoundError:
             return None
 

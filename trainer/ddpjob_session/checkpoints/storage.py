@@ -9,6 +9,9 @@ from typing import Any, Final, Protocol, Self
 
 #: What the names of files begin with that a writer has not completed, in storage where those can be seen.
 UNFINISHED_PREFIX: Final = ".unfinished-"
+#: The size of a manifest, a claim and a description is at most this. A larger one was left by somebody else, who can make a file
+#: that seems to have terabytes and takes no space.
+MAX_SMALL_BYTES: Final = 2**20
 #: What identifies one content of a small file for `replace`.
 Version = Any
 
@@ -87,11 +90,14 @@ class Storage(Protocol):
     def names(self) -> set[str]:
         """The names of all files, and of what writers that crashed have left of others."""
 
-    def read(self, name: str, moved: Callable[[], None] = lambda: None) -> tuple[bytearray, str]:
+    def read(
+        self, name: str, moved: Callable[[], None] = lambda: None, *, max_bytes: int | None = None
+    ) -> tuple[bytearray, str]:
         """The content of a file, and its SHA-256 in hexadecimal. `moved` is called after each piece: it may take minutes.
 
         Raises:
             FileNotFoundError: there is no such file.
+            ValueError: it is larger than `max_bytes`.
         """
 
     def write(self, name: str, write: Callable[[ChecksummedFile], object]) -> ChecksummedFile:
@@ -101,10 +107,24 @@ class Storage(Protocol):
         """Delete the file, if it exists."""
 
     def look(self, name: str) -> tuple[bytes, Version] | None:
-        """The content of a small file, and its version for `replace`; None if there is no such file."""
+        """The content of a small file, and its version for `replace`; None if there is no such file.
+
+        Of one that is larger than MAX_SMALL_BYTES the content is empty.
+        """
 
     def replace(self, name: str, content: bytes, version: Version | None) -> bool:
         """Replace a small file if it still has this version, or create it if `version` is None and it does not exist.
 
         Returns whether it was written. An object store decides this atomically; a folder looks first and writes then.
         """
+
+
+def checked_size(name: str, num_bytes: int, max_bytes: int | None) -> int:
+    """The size of a file that is about to be read.
+
+    Raises:
+        ValueError: it is larger than it may be.
+    """
+    if max_bytes is not None and num_bytes > max_bytes:
+        raise ValueError(f"{name} has {num_bytes} bytes; expected at most {max_bytes}")
+    return num_bytes

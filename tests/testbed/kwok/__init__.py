@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ STAGES = Path(__file__).parent / "stages.yaml"
 
 #: Nodes with this label are KWOK's; other nodes are not touched.
 NODE_LABEL = "testbed/node=kwok"
+
+_numbers = itertools.count()
 
 #: The addresses of pods on KWOK nodes. Nothing answers there.
 POD_RANGE = "10.245.0.0/16"
@@ -40,9 +43,11 @@ LOGS_DEFINITION: dict[str, Any] = {
 
 
 def add_nodes(kubectl: Kubectl, count: int, *, gpus: int) -> list[str]:
-    """Add `count` nodes, each with `gpus` of nvidia.com/gpu, wait until they are Ready, and give their names."""
-    present = len(kubectl("get", "nodes", f"--selector={NODE_LABEL}", "--output=name").split())
-    names = [f"kwok-{number}" for number in range(present, present + count)]
+    """Add `count` nodes, each with `gpus` of nvidia.com/gpu, wait until they are Ready, and give their names.
+
+    No name comes twice in a process: pods that wait for a node that a test has deleted must not find it in the next one.
+    """
+    names = [f"kwok-{next(_numbers)}" for _ in range(count)]
     kubectl.apply([_node(name, gpus=gpus) for name in names])
     arguments = ["wait", "--for=condition=Ready", "--timeout=30s", *(f"node/{name}" for name in names)]
     kubectl(*arguments)

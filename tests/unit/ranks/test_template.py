@@ -9,25 +9,6 @@ import pytest
 
 from ddpjob_ranks.launch.supervisor import MODULES
 
-IMPORTS = """
-import sys, torch
-from importlib import import_module
-def refuse(*_):
-    sys.exit("CUDA is asked, and cannot be used in a fork any more")
-for name in ("is_available", "device_count", "current_device", "_lazy_init"):
-    setattr(torch.cuda, name, refuse)
-torch._C._cuda_getDeviceCount = refuse
-for name in sys.argv[1:]:
-    import_module(name)
-"""
-
-
-def test_what_ranks_are_forked_from_does_not_touch_a_gpu():
-    modules = [*MODULES, "ddpjob_trainer.worker"]
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules], stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 FORKS = """
 import os, sys
 from ddpjob_ranks.launch.template import Template

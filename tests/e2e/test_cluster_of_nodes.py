@@ -18,7 +18,7 @@ import testbed
 from testbed import instance, oci, packages, paths, tools
 from testbed.instance import Instance, InstanceError
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 PROBE = "testbed.invalid/probe:1"
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
+from ddpjob_cli.local.run import LocalRun
 from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_cli.visible_output import output_ends_nothing
 from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration, rfc3339
-from ddpjob_operator.local.run import LocalRun
 
 
 def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:

@@ -127,7 +127,8 @@ def pod_of(body: Body, known: Pod | None = None) -> Pod:
         message=status.get("message", ""),
         running="running" in state,
         exit=exit_,
-        # Kueue goes by the phase, which follows the end of the containers: a pod that is created before counts as one too many.
+        # Kueue goes by the phase, which follows the end of the containers: a pod that is created before counts as one
+        # too many.
         all_ended=phase in ("Succeeded", "Failed") or (not is_held and _none_can_run(spec, status)),
         waiting=_waiting(spec, status, conditions),
         disruption=_disruption(conditions, exit_),
@@ -300,8 +301,8 @@ def _has_own_restarts(container: Body) -> bool:
 def _none_can_run(spec: Body, status: Body) -> bool:
     """Whether every container has terminated; one that never started may still start.
 
-    A container of the template may have a restart policy or restart rules of its own. The kubelet may start it again in the
-    same pod until the pod is over, which its phase says.
+    A container of the template may have a restart policy or restart rules of its own. The kubelet may start it again in
+    the same pod until the pod is over, which its phase says.
     """
     statuses = status.get("containerStatuses") or ()
     init_statuses = status.get("initContainerStatuses") or ()
@@ -333,10 +334,11 @@ def _waiting(spec: Body, status: Body, conditions: Body) -> Waiting | None:
 
 
 def _disruption(conditions: Body, exit_: Exit | None) -> str:
-    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue (`pkg/controller/jobs/pod/pod_controller.go`).
+    """Why the cluster ends the pod, by the condition of Kubernetes or that of Kueue.
 
-    Not if the program had ended long before, by two clocks: an eviction patches the condition before it deletes, also of such a
-    pod. Only who saw an earlier version of the pod knows the order of what happened within the margin.
+    The condition of Kueue is set in `pkg/controller/jobs/pod/pod_controller.go`. Not if the program had ended long
+    before, by two clocks: an eviction patches the condition before it deletes, also of such a pod. Only who saw an
+    earlier version of the pod knows the order of what happened within the margin.
     """
     target = next((conditions[name] for name in _DISRUPTIONS if _is_true(conditions, name)), None)
     if target is None:

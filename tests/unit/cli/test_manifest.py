@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ddpjob_cli.local.program import expanded
 from ddpjob_cli.manifest import ManifestError, command_manifest, read_manifest
-from ddpjob_operator.local.program import expanded
 
 GOOD: dict[str, object] = {
     "apiVersion": "ddpjob.dev/v1beta1",

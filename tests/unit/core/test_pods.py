@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddpjob_cli.local.program import expanded
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import Restarts
 from ddpjob_operator.core.actions import CreatePod
@@ -12,7 +13,6 @@ from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.render import pods
 from ddpjob_operator.core.render.pods import create_pod, spec_hash
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_operator.local.program import expanded
 from support import builders
 from support.builders import NOW, job, observed
 

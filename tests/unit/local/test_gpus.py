@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_cli.local.gpus import gpus_for
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.local.gpus import gpus_for
 
 
 def spec(**fields: object) -> DDPJobSpec:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.local.ignored import ignored_parts
-from ddpjob_operator.local.volumes import Mount
+from ddpjob_cli.local.ignored import ignored_parts
+from ddpjob_cli.local.volumes import Mount
 
 
 def test_everything_that_a_process_cannot_honour_is_named_once() -> None:

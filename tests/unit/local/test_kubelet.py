@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+from ddpjob_cli.local.kubelet import Folders, Kubelet
+from ddpjob_cli.local.program import Machine
 from ddpjob_operator.api.status import DDPJobStatus, ReplacedPod
 from ddpjob_operator.core.render.pods import create_pod
-from ddpjob_operator.local.kubelet import Folders, Kubelet
-from ddpjob_operator.local.program import Machine
 from support.builders import job, with_status
 from support.builders import observed as seen_of
 

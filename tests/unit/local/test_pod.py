@@ -8,9 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from ddpjob_cli.local.pod import LocalPod
+from ddpjob_cli.local.program import Program
 from ddpjob_operator.core.render.pods import create_pod
-from ddpjob_operator.local.pod import LocalPod
-from ddpjob_operator.local.program import Program
 from support.builders import program
 
 

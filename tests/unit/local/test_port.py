@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from ddpjob_operator.local.port import reserved_port
+from ddpjob_cli.local.port import reserved_port
 
 
 def test_the_port_is_kept_from_others_and_open_to_rank_0() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ddpjob_cli.local.program import Machine, Program, expanded, program_of
+from ddpjob_cli.local.volumes import Mount
 from ddpjob_operator.api.names import LABEL_RANK
-from ddpjob_operator.local.program import Machine, Program, expanded, program_of
-from ddpjob_operator.local.volumes import Mount
 
 
 def pod(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.local.volumes import Mount, localized, mounts_of
+from ddpjob_cli.local.volumes import Mount, localized, mounts_of
 
 
 def pod(volume: dict[str, Any], mount: dict[str, Any]) -> dict[str, Any]:

@@ -58,9 +58,10 @@ def refine_record(observed: Observed, spec: DDPJobSpec, now: float) -> RefinedRe
 
 
 def _last_pods(observed: Observed, attempt: int) -> list[Pod]:
-    """The pods that the attempt had at its end, as far as they exist: one that was replaced before explains its own loss alone.
+    """The pods that the attempt had at its end and that still exist.
 
-    It has a record, unless many came after it, and a later pod of its rank.
+    A pod that was replaced earlier in the attempt explains only its own loss, so it is left out. Such a pod has a
+    record of its own, which the status drops after many others, and its rank has a newer pod.
     """
     replaced = {record.pod for record in observed.job.status.attempts if record.replaced and record.attempt == attempt}
     newest = {pod.uid for pod in newest_pods((*observed.vanished, *observed.pods), attempt)}
@@ -126,15 +127,17 @@ def _with_saved_step(observed: Observed, failure: Failure) -> Failure:
 
 
 def _is_evidence(observed: Observed, pod: Pod, failure: Failure, now: float) -> bool:
-    """Whether the pod's end is its own: survivors end by our deletion, unless they ended before or the cluster ended them."""
+    """Whether the pod ended by itself or by the cluster, and not by our deletion."""
     if not failures.has_ended(pod, now):
         return False
     if pod.reason == DEADLINE_EXCEEDED and pod.active_deadline_seconds == 1 and pod.exit and pod.exit.code == 0:
         return False  # it had succeeded, and the operator ended its sidecars
     ended_by_cluster = bool(pod.disruption) or (pod.exit is None and pod.node in observed.nodes_gone)
     not_by_us = pod.deletion is None or pod.ended_before_deletion or pod.name == failure.pod
-    # An operator deletes only after the record. By our own clock, since all others may be off it: of a record that another
-    # operator made, which may reach us later than its deletions, the order is not known. Its time is cut to a whole second.
+    # An operator deletes pods only after it has written the record. So a deletion that was seen before the record is
+    # not its own. Both times are those of our clock, because other clocks may be wrong. The record of another operator
+    # may reach us after its deletions, so nothing follows from the order there. The time of the record is cut to a
+    # whole second.
     seen = pod.deletion.seen_while_current if pod.deletion else None
     is_ours = observed.begun_attempt == observed.job.status.attempt
     seen_before = is_ours and seen is not None and seen < epoch_seconds(failure.time)

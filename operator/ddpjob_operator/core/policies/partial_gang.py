@@ -1,8 +1,8 @@
 """A gang of which some pods have a node while the others find none, without a scheduler that knows of gangs.
 
-Two such gangs may wait for each other for ever. So each releases its nodes after a while and tries again a little later;
-the times differ from job to job and attempt to attempt, so one of them finds all nodes free. A gang for which an autoscaler
-adds nodes waits for them first.
+Two such gangs may wait for each other for ever. So each releases its nodes after a while and tries again a little
+later; the times differ from job to job and attempt to attempt, so one of them finds all nodes free. A gang for which an
+autoscaler adds nodes waits for them first.
 
 A gang with minNodes that has at least these does not release them: it continues on as many nodes as it has.
 """
@@ -31,9 +31,11 @@ def release_held_nodes(situation: Situation) -> Advice:
 
 
 def after_time_out(situation: Situation) -> StartNextAttempt:
-    """What follows when the ranks that have a node time out, since the program waits less long than the job may.
+    """What follows when the ranks that have a node give up before the job does.
 
-    Each attempt ends in this way. What counts for minNodes is how long the job has waited in all of them, and that the others were refused one.
+    Such a program waits for the other ranks less long than the job may, so every attempt ends in this way. The job
+    continues on fewer nodes once all attempts together have waited for fullSizeSeconds, provided that the other pods
+    were refused a node.
     """
     is_late = situation.clocks.queued + situation.spec.deadlines.full_size_seconds <= situation.now
     is_refused = releases_at(situation) is not None
@@ -57,7 +59,7 @@ def release(situation: Situation) -> StartNextAttempt:
 def shrink(situation: Situation, deadline: str = "fullSizeSeconds") -> StartNextAttempt:
     """Begin a new attempt on as many nodes as the gang has, without a pause, in which others could take them.
 
-    `deadline` is the one of the limits of the job that has passed.
+    `deadline` is the name of the limit that has passed.
     """
     gang, limits = situation.gang, situation.spec.deadlines
     seconds = limits.full_size_seconds if deadline == "fullSizeSeconds" else limits.queue_seconds or 0

@@ -10,15 +10,16 @@ from ddpjob_operator.core.failure.cause import has_ended
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import soonest
 
-#: Places for all missing nodes must have been held for this long: a new node may still be taken away, or may not become ready.
+#: Pods must have held the places of all missing nodes for this long. Until then a new node may be taken away or not
+#: become ready.
 HELD_SECONDS = 30.0
 
 
 def change_size(situation: Situation) -> Advice:
     """Replace a gang of another number of nodes than the spec's; its pods have their own grace to save their work.
 
-    Not while it ends: the first rank that has succeeded has done its part of all the work, and one that has failed has a cause,
-    which is recorded and counts. The attempt after it has the wanted size as well.
+    Not while it ends: the first rank that has succeeded has done its part of all the work, and one that has failed has
+    a cause, which is recorded and counts. The attempt after it has the wanted size as well.
     """
     nodes, wanted, least = situation.spec.nodes, situation.wanted_nodes, situation.spec.min_nodes
     has_shrunk = situation.status.shrunk_from == wanted and least is not None and least <= nodes
@@ -35,8 +36,9 @@ def change_size(situation: Situation) -> Advice:
 def use_free_places(situation: Situation) -> Advice:
     """Begin an attempt with more nodes once pods have held places for these for a while.
 
-    For all missing nodes a short while is enough. With places for some of them it waits for the others as long as a gang does, and
-    then takes what there is, so that no place is held for long and nothing stops for a place that is not there.
+    Once there are places for all missing nodes, a short while is enough. With places for some of them, the job waits
+    for the others as long as a gang does. Then it continues on the places that there are, so that no place is held for
+    long.
     """
     at, ranks = free_places.asks_at(situation), free_places.missing_ranks(situation)
     held = free_places.holders(situation)

@@ -77,7 +77,10 @@ def _places_to_ask_for(situation: Situation) -> list[int]:
 
 
 def _needless_placeholders(situation: Situation) -> list[Pod]:
-    """Pods that hold places for an earlier attempt or for no node that is missing, and those that lost their place some time ago."""
+    """Pods that hold a place which the job does not need, or that lost their place some time ago.
+
+    The first are pods of an earlier attempt, pods for nodes that are not missing, and spare pods of an older release.
+    """
     attempt, ranks = situation.status.attempt, free_places.missing_ranks(situation)
 
     def is_needless(pod: Pod) -> bool:
@@ -88,14 +91,14 @@ def _needless_placeholders(situation: Situation) -> list[Pod]:
 
 
 def _give_up_places(situation: Situation) -> tuple[Action, ...]:
-    """Places are held while the pods of a smaller gang stop, and for nothing else that an attempt waits for."""
+    """Delete the pods that hold places, unless the attempt waits only for the pods of a smaller gang to stop."""
     waits = situation.failure is not None or situation.status.retry_time is not None
     waits = waits or pod_terminating_too_long(situation.gang.old, situation.now) is not None
     return remove_placeholders(situation.observed, situation.gang.placeholders, situation.now) if waits else ()
 
 
 def remove_placeholders(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[Action, ...]:
-    """The actions that delete these pods, which run no rank and have nothing to save; also the objects that a lost node leaves."""
+    """The actions that delete these pods, which run no rank, and the objects of those whose node is lost."""
     pods = tuple(pods)
     living = (pod for pod in pods if pod.deletion is None)
     deletions = (DeletePod(name=pod.name, uid=pod.uid, grace_seconds=SURVIVOR_GRACE_SECONDS) for pod in living)

@@ -1,8 +1,8 @@
 """Where a job's time goes: queued, starting, training, or lost; and the share that was training (goodput).
 
-Time is added to what the job was doing whenever that changes, and with each new progress. A failure moves the training
-since the attempt's last checkpoint from training to lost. The attempt may have paused in between, while a lost pod was
-replaced: these seconds are lost already. Time while suspended is not counted.
+Whenever a job begins to do something else, and with each new progress, the time until then is added to what the job was
+doing. A failure moves the time since the attempt's last checkpoint from training to lost. The time in which a lost pod
+was replaced is lost already and is not moved again. Time while suspended is not counted.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def with_time_accounted(status: DDPJobStatus, now: float) -> DDPJobStatus:
 
 
 def with_work_saved(status: DDPJobStatus) -> DDPJobStatus:
-    """The accounted status after a checkpoint, or at the end of an attempt: a failure loses none of the training so far."""
+    """The accounted status once all training so far is saved: a failure loses none of it."""
     if status.time is None:
         return status
     return _with_time(status, status.time.model_copy(update={"unsaved_seconds": 0}))
@@ -55,7 +55,10 @@ def active_seconds(status: DDPJobStatus, now: float) -> float:
 
 
 def _unsaved_seconds(status: DDPJobStatus, spent: TimeSpent) -> int:
-    """The unsaved training as stored; by the clocks where a release stored the status that did not count it."""
+    """The seconds of training since the last checkpoint.
+
+    An older release did not store them. Then they are computed from the times of the checkpoint and of the start.
+    """
     if spent.unsaved_seconds is not None:
         return spent.unsaved_seconds
     since = status.checkpoint_time or status.running_since

@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddpjob_cli.local import reaper
+from ddpjob_cli.local.program import Program
 from ddpjob_operator.api import names
 from ddpjob_operator.core.model import Body, Pod
 from ddpjob_operator.core.records import pod_of
 from ddpjob_operator.core.times import rfc3339
-from ddpjob_operator.local import reaper
-from ddpjob_operator.local.program import Program
 
 #: Grace period of a pod that does not set one: the default of Kubernetes.
 DEFAULT_GRACE_SECONDS = 30

@@ -15,6 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ddpjob_cli.local.gpus import gpus_for
+from ddpjob_cli.local.ignored import plain_pod
+from ddpjob_cli.local.kubelet import Folders, Kubelet
+from ddpjob_cli.local.listener import Listener
+from ddpjob_cli.local.pod import LocalPod
+from ddpjob_cli.local.port import reserved_port
+from ddpjob_cli.local.program import Machine
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.status import DDPJobStatus, Progress
@@ -35,13 +42,6 @@ from ddpjob_operator.core.model import Body, Job, LogEnd, Observed
 from ddpjob_operator.core.plan import plan
 from ddpjob_operator.core.progress import latest_progress, position
 from ddpjob_operator.core.records import service_of
-from ddpjob_operator.local.gpus import gpus_for
-from ddpjob_operator.local.ignored import plain_pod
-from ddpjob_operator.local.kubelet import Folders, Kubelet
-from ddpjob_operator.local.listener import Listener
-from ddpjob_operator.local.pod import LocalPod
-from ddpjob_operator.local.port import reserved_port
-from ddpjob_operator.local.program import Machine
 
 #: The image in the status of a job without an image: the Python of this machine.
 LOCAL_IMAGE = "local"

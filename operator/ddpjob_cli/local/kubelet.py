@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpjob_cli.local.ignored import ignored_parts
+from ddpjob_cli.local.listener import Listener
+from ddpjob_cli.local.pod import LocalPod
+from ddpjob_cli.local.program import Machine, program_of
+from ddpjob_cli.local.volumes import mounts_of
 from ddpjob_operator.api.names import LABEL_ATTEMPT, LABEL_RANK, LABEL_REPLACEMENT
 from ddpjob_operator.core.model import Body, Pod
-from ddpjob_operator.local.ignored import ignored_parts
-from ddpjob_operator.local.listener import Listener
-from ddpjob_operator.local.pod import LocalPod
-from ddpjob_operator.local.program import Machine, program_of
-from ddpjob_operator.local.volumes import mounts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddpjob_cli.local.volumes import TMP_DIR, Mount, localized
 from ddpjob_operator.api import names
 from ddpjob_operator.api.names import contract
 from ddpjob_operator.core.model import Body
-from ddpjob_operator.local.volumes import TMP_DIR, Mount, localized
 
 #: Variables of the user's shell that would give a program a wrong process group. A pod does not have them.
 _FOREIGN = re.compile(r"(SLURM|PET|TORCHELASTIC|DDPJOB|OMPI|PMI|PMIX)_.*|GROUP_(RANK|WORLD_SIZE)|ROLE_.*")

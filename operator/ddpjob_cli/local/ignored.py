@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from ddpjob_cli.local.volumes import Mount, localized
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.core.model import Body, Job
 from ddpjob_operator.core.render.pods import NODE_OF_THE_POD, PodManifest
-from ddpjob_operator.local.volumes import Mount, localized
 
 #: Fields of a PodSpec that a local run honours, or that have no effect on a process of one machine.
 _HONOURED = frozenset(

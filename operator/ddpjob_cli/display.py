@@ -1,6 +1,7 @@
 """The output of `ddpjob run`: the lines of all ranks, the progress of the training, and a summary at the end."""
 
 import re
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -38,6 +39,8 @@ class Display:
         self._notes = console(stderr=True) if notes_on_stderr and not fancy else self._console
         self._shown = DDPJobStatus()
         self._said = ""
+        self.on_change: Callable[..., None] = lambda status, *, is_news: None  # noqa: ARG005
+        """Called with each new status, and with whether its phase, reason or attempt is new."""
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -86,11 +89,10 @@ class Display:
         """The status has changed: update the bar, and print a line for a new phase, reason or attempt, but for the end."""
         if self._bar:
             self._bar.show(status)
-        if not status.finished and (status.phase, status.reason, status.attempt) != (
-            self._shown.phase,
-            self._shown.reason,
-            self._shown.attempt,
-        ):
+        before = (self._shown.phase, self._shown.reason, self._shown.attempt)
+        is_news = (status.phase, status.reason, status.attempt) != before
+        self.on_change(status, is_news=is_news)
+        if not status.finished and is_news:
             style = phase_style(status.phase)
             self.say(f"attempt {status.attempt}: {status.phase}: {self._news(status) or status.reason}", style=style)
         self._shown = status

@@ -1,29 +1,42 @@
 """Local runs in the form in which commands read jobs of a cluster.
 
-`ddpjob run --local` keeps the job and its last pods in the directory of the run, next to the logs. A command that gets the path of
-that directory in place of the name of a job reads them from there; until the run has ended, there are logs only.
+`ddpjob run --local` keeps the job and its pods in the directory of the run, next to the logs. A command that gets the path of
+that directory in place of the name of a job reads them from there, while the job runs and after it.
 """
 
+import asyncio
+import fcntl
 import glob
 import json
 import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ddpjob_cli.failures import CommandError
+from ddpjob_cli.failures import EXIT_TIMEOUT, CommandError
 
 if TYPE_CHECKING:
     from ddpjob.client import Job, JobEvent, LogLine, Pod
+    from ddpjob.client.inspection import RankProgresses, Stacks
     from ddpjob_operator.api.resource import Body
     from ddpjob_operator.api.status import DDPJobStatus
+    from ddpjob_operator.transport.execution import Execution
 
 #: The directory of all runs, in the current directory.
 RUNS: Final = Path(".ddpjob/runs")
 OBJECTS: Final = "objects.json"
+#: The file that a running run has locked.
+RUNNING: Final = "running"
+#: So often a command that waits looks at a run.
+POLL_SECONDS: Final = 0.5
 #: Phase and reason of a run that a signal ended before its job; a job of a cluster never has it.
 INTERRUPTED: Final = "Interrupted"
 #: An annotation that names the directory of the run, for what refers to the job.
@@ -47,9 +60,34 @@ def run_of(job: str) -> Path | None:
 
 def write_objects(folder: Path, job: "Body", pods: "Sequence[Body]") -> None:
     """Keep the job and its pods for `RunDirectory`. Their environment may hold secrets, so only the user may read them."""
-    file = folder / OBJECTS
-    file.touch(mode=0o600)
-    file.write_text(json.dumps({"job": job, "pods": pods}), encoding="utf-8")
+    new = folder / f"{OBJECTS}.new"
+    new.touch(mode=0o600)
+    new.write_text(json.dumps({"job": job, "pods": pods}), encoding="utf-8")
+    new.replace(folder / OBJECTS)
+
+
+@contextmanager
+def marked_as_running(folder: Path) -> Iterator[None]:
+    """While the context lasts, `pid_of` knows that the run goes on: the kernel ends the lock, however this process ends."""
+    with (folder / RUNNING).open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(str(os.getpid()))
+        with suppress(OSError):  # on a full disk, which ends no training
+            file.flush()
+        yield
+
+
+def pid_of(folder: Path) -> int | None:
+    """The process that runs it; None if the run has ended."""
+    try:
+        with (folder / RUNNING).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0) or None
+    except (OSError, ValueError):  # a run of somebody else, or of an earlier release
+        pass
+    return None
 
 
 def interrupted(status: "DDPJobStatus", folder: Path, job: str, cause: str) -> "DDPJobStatus":
@@ -86,16 +124,17 @@ class RunDirectory:
     """The directory of one local run, with those methods of a client that read a job. Names are ignored: it has one job."""
 
     def __init__(self, path: Path) -> None:
-        """A path without the time at its end means the newest run of that job.
+        """A path without the time at its end means the newest run of that job, and `.` the newest run of all.
 
         Raises:
             CommandError: the path is not that of a run.
         """
-        self._path = _newest(path)
+        is_newest = path == Path() and not (path / "logs").is_dir()
+        self._path = max(RUNS.glob("*"), key=_started, default=path) if is_newest else _newest(path)
         if not (self._path / "logs").is_dir():
             raise CommandError(
                 f"{path}: this is not the directory of a local run, such as .ddpjob/runs/digits-20261123-084053, or"
-                " .ddpjob/runs/digits for the newest run of digits"
+                " .ddpjob/runs/digits for the newest run of digits, or . for the newest run in the current directory"
             )
 
     def __enter__(self) -> Self:
@@ -105,24 +144,112 @@ class RunDirectory:
         return
 
     def get(self, name: str) -> "Job":  # noqa: ARG002
-        """The job as it was at the end.
+        """The job as it is, or was at its end.
 
         Raises:
-            CommandError: the run has not ended.
+            CommandError: it is not known: the run has just begun, or is of an earlier release.
         """
         from ddpjob.client.jobs import read_job
 
         with self._of_somebody():
             body = self._objects()["job"]
+            status = body.get("status") or {}
+            has_ended = status.get("completionTime") or status.get("phase") == INTERRUPTED
+            if not has_ended and pid_of(self._path) is None:
+                message = "the run was killed, and none of its processes is left"
+                body = {**body, "status": {**status, "phase": INTERRUPTED, "reason": INTERRUPTED, "message": message}}
             annotations = {**(body["metadata"].get("annotations") or {}), ANNOTATION: str(self._path)}
             return read_job({**body, "metadata": {**body["metadata"], "annotations": annotations}})
 
     def watch(self, name: str) -> "Iterator[Job]":
-        """The job; nothing changes any more."""
-        yield self.get(name)
+        """The job as it is now, and again after each change, until the run has ended."""
+        before = None
+        while True:
+            goes_on = pid_of(self._path) is not None
+            job = self.get(name)
+            if job.body != before:
+                yield job
+            before = job.body
+            if not goes_on:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def wait(self, name: str, *, until: str, timeout: float | None = None) -> "Job":
+        """Wait until the job has reached a state, or can no longer reach it.
+
+        Raises:
+            CommandError: neither happened in time.
+        """
+        from ddpjob.client import Goal
+
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while True:
+            goes_on = pid_of(self._path) is not None
+            job = self.get(name)
+            if not goes_on or job.reached(Goal(until)) is not None:
+                return job
+            if time.monotonic() > deadline:
+                raise CommandError(f"{self._path}: not {until} in time; it is {job.phase}", code=EXIT_TIMEOUT)
+            time.sleep(POLL_SECONDS)
+
+    def delete(self, name: str) -> "Job":
+        """Stop the run, which can save its work first, and remove its directory."""
+        job = self.get(name)
+        if (pid := pid_of(self._path)) is not None:
+            os.kill(pid, signal.SIGTERM)
+            while pid_of(self._path) is not None:
+                time.sleep(POLL_SECONDS)
+        shutil.rmtree(self._path)
+        return job
+
+    def stacks(self, name: str, *, ranks: Collection[int] | None = None) -> "Stacks":
+        """The Python stacks of all threads of each running rank."""
+        from ddpjob.client import inspection
+
+        found: Stacks = self._ask(inspection.stacks, name, ranks)
+        return found
+
+    def progress(self, name: str, *, ranks: Collection[int] | None = None) -> "RankProgresses":
+        """Where each running rank is, and where its time went since its first step."""
+        from ddpjob.client import inspection
+
+        found: RankProgresses = self._ask(inspection.progress, name, ranks)
+        return found
+
+    def _ask(self, function: Callable[..., Any], name: str, ranks: Collection[int] | None) -> Any:
+        job = self.get(name)
+        pods = self.pods(job, attempt=job.status.attempt)
+        wanted = [pod for pod in pods if ranks is None or pod.rank in ranks]
+        return asyncio.run(function(self, job, wanted))
+
+    async def execute(
+        self, namespace: str, pod: str, command: Sequence[str], *, container: str, timeout_seconds: float
+    ) -> "Execution":
+        """Run the command with the variables of a pod, as the API server does in its container."""
+        del namespace, container
+        from ddpjob_operator.api.names import contract
+        from ddpjob_operator.transport.execution import Execution
+
+        with self._of_somebody():
+            (body,) = (body for body in self._objects()["pods"] if body["metadata"]["name"] == pod)
+            env = {variable["name"]: variable.get("value", "") for variable in body["spec"]["containers"][0]["env"]}
+        own = {key: value for key, value in env.items() if key.startswith("DDPJOB_")}
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, *command[1:]],
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+        processes = int(env[contract.WORLD_SIZE]) // int(env[contract.NNODES])
+        here = range(int(env[contract.NODE_RANK]) * processes, (int(env[contract.NODE_RANK]) + 1) * processes)
+        lines = [line for line in done.stdout.splitlines() if json.loads(line)["rank"] in here]  # the machine has all
+        return Execution(exit_code=done.returncode, output="\n".join(lines), errors=done.stderr)
 
     def pods(self, job: "Job", *, attempt: int | None = None) -> "list[Pod]":  # noqa: ARG002
-        """The pods that the job still had at its end."""
+        """The pods that the job has, or still had at its end."""
         from ddpjob.client.jobs import read_pod
 
         with self._of_somebody():
@@ -162,7 +289,7 @@ class RunDirectory:
             if wanted not in ("all", number) or (ranks is not None and rank not in ranks):
                 continue
             found = True
-            with log.open(encoding="utf-8", errors="replace") as lines:
+            with log.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 for line in lines if tail_lines is None else deque(lines, tail_lines):
                     text = visible(line.rstrip("\n"))
                     yield LogLine(attempt=number, rank=rank, pod=log.stem, node=None, time="", text=text)
@@ -191,8 +318,8 @@ class RunDirectory:
             objects: dict[str, Any] = decoded(DDPJOBS, (self._path / OBJECTS).read_bytes())
         except FileNotFoundError:
             raise CommandError(
-                f"{self._path}: the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"
-                f" {self._path}, or ddpjob plot {self._path}"
+                f"{self._path}: the run has just begun, or its state cannot be kept there. To see what it has printed so far: ddpjob"
+                f" logs {self._path}, or ddpjob plot {self._path}"
             ) from None
         return objects
 
@@ -205,6 +332,21 @@ class RunDirectory:
             numbers = [int(number) for number in log.stem.removeprefix(prefix).split("-")]
             found.append((numbers, log))
         return [(numbers[0], numbers[1], log) for numbers, log in sorted(found)]
+
+
+def _started(run: Path) -> tuple[str, int]:
+    """When a run started, from the name of its directory."""
+    found = _TIME.search(run.name)
+    return (found[1], int(found[2] or 1)) if found else ("", 0)
+
+
+def runs() -> "list[Job]":
+    """The runs of the current directory whose state is known, oldest first."""
+    found = []
+    for run in sorted(RUNS.glob("*"), key=_started):
+        with suppress(CommandError):
+            found.append(RunDirectory(run).get(""))
+    return found
 
 
 def _newest(path: Path) -> Path:

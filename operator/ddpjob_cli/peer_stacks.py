@@ -18,8 +18,9 @@ _OF_THREADS = re.compile(r"thread |\s")
 class PeerStacks:
     """Holds the lines of each stack until its exception shows whether to show them."""
 
-    def __init__(self) -> None:
-        """Nothing is held."""
+    def __init__(self, *, where: str = "in the log") -> None:
+        """Nothing is held. `where` says where the stacks that are left out can be read."""
+        self._where = where
         self._held: dict[tuple[int, str], list[str]] = {}
         self._stopping: set[tuple[int, str]] = set()
 
@@ -29,7 +30,7 @@ class PeerStacks:
         held = self._held.get((rank, source))
         if text == contract.STACKS_AT_STOP:
             self._stopping.add((rank, source))
-            return [f"{line} (stacks: in the log)"]
+            return [f"{line} (stacks: {self._where})"]
         if (rank, source) in self._stopping:
             if _OF_THREADS.match(text):
                 return []
@@ -43,7 +44,7 @@ class PeerStacks:
             held.append(line)
             return []
         del self._held[rank, source]
-        return [f"{line} (stack: in the log)"] if is_echo(text) else [*held, line]
+        return [f"{line} (stack: {self._where})"] if is_echo(text) else [*held, line]
 
     def rest(self) -> list[tuple[int, str]]:
         """Rank and text of the lines of stacks without an end."""

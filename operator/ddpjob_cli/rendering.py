@@ -126,7 +126,7 @@ def job_row(job: "Job") -> "tuple[str | Text, ...]":
     progress = status.progress
     phase = "Deleting" if job.deleting else job.phase
     return (
-        job.name,
+        local_run(job) or job.name,
         Text(phase, style=phase_style(phase)),
         status.reason or NOTHING,
         status.ready or NOTHING,

@@ -14,12 +14,15 @@ from typing import Any
 from ddpjob_cli.display import Display
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
 from ddpjob_cli.local.run import LocalRun
-from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, write_objects
+from ddpjob_cli.local_runs import INTERRUPTED, RUNS, how_to_continue, interrupted, marked_as_running, write_objects
 from ddpjob_cli.manifest import Manifest, ManifestError
 from ddpjob_cli.visible_output import output_ends_nothing
 from ddpjob_operator.api.names import ConditionType, contract
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.core.times import duration, rfc3339
+
+#: So often the state of a running job is stored at most while only its progress changes.
+SECONDS_BETWEEN_STATES = 1.0
 
 
 def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
@@ -51,12 +54,13 @@ def run_local(manifest: Manifest, *, verbose: bool, show_status: bool) -> int:
             )
         folder = _new_folder(manifest.name)
         started, created = time.monotonic(), rfc3339(time.time())
-        run, received = asyncio.run(_to_the_end(manifest, folder, display))
-    status = run.status if received is None else interrupted(run.status, folder, manifest.name, received.name)
-    try:
-        write_objects(folder, _job_as_json(manifest, status, created), run.pods)
-    except OSError as error:
-        display.say(f"the end of the run cannot be kept in {folder}: {error.strerror}", style="yellow")
+        with marked_as_running(folder):
+            run, received = asyncio.run(_to_the_end(manifest, folder, display, created))
+            status = run.status if received is None else interrupted(run.status, folder, manifest.name, received.name)
+            try:
+                write_objects(folder, _job_as_json(manifest, status, created), run.pods)
+            except OSError as error:
+                display.say(f"the end of the run cannot be kept in {folder}: {error.strerror}", style="yellow")
     if show_status:
         display.show_status(status)
     took = duration(time.monotonic() - started)
@@ -108,8 +112,21 @@ def _from_here(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-async def _to_the_end(manifest: Manifest, folder: Path, display: Display) -> tuple[LocalRun, signal.Signals | None]:
+async def _to_the_end(
+    manifest: Manifest, folder: Path, display: Display, created: str
+) -> tuple[LocalRun, signal.Signals | None]:
     """The finished run, and the first signal that interrupted it."""
+    kept_at = float("-inf")
+
+    def keep(status: DDPJobStatus, *, is_news: bool) -> None:
+        """Store the state for commands that look at the run; not each step of a fast program."""
+        nonlocal kept_at
+        if is_news or time.monotonic() - kept_at >= SECONDS_BETWEEN_STATES:
+            kept_at = time.monotonic()
+            with suppress(OSError):  # a full disk ends no training
+                write_objects(folder, _job_as_json(manifest, status, created), run.pods)
+
+    display.on_change = keep
     run = LocalRun(manifest.namespace, manifest.name, manifest.spec, manifest.config_maps, folder, display)
     received: list[signal.Signals] = []
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def command(
     selector: Annotated[str, typer.Option("--selector", "-l", help="Label selector")] = "",
+    local: Annotated[bool, typer.Option("--local", help="The local runs of the current directory")] = False,
     output: OutputOption = None,
 ) -> None:
     """List the jobs of a namespace, oldest first.
@@ -28,14 +29,19 @@ def command(
     """
     from ddpjob.client import ALL_NAMESPACES
 
-    with connect() as client:
-        where = ALL_NAMESPACES if CLUSTER.all_namespaces else client.namespace
-        jobs = client.list(namespace=where, labels=selector)
+    if local:
+        from ddpjob_cli.local_runs import RUNS, runs
+
+        where, jobs = "", runs()
+    else:
+        with connect() as client:
+            where = ALL_NAMESPACES if CLUSTER.all_namespaces else client.namespace
+            jobs = client.list(namespace=where, labels=selector)
     if output:
         print_objects([job.body for job in jobs], output)
         return
     if not jobs:
-        scope = "any namespace" if CLUSTER.all_namespaces else f"namespace {where}"
+        scope = str(RUNS) if local else "any namespace" if CLUSTER.all_namespaces else f"namespace {where}"
         note(f"no jobs in {scope}; to start one: ddpjob run FILE")
         return
     print_screen(_table(jobs))

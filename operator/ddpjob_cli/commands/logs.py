@@ -2,7 +2,9 @@
 
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +46,9 @@ def command(
     grep: Annotated[
         str | None, typer.Option(help="Only lines that this regular expression matches", show_default=False)
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Every line as it was printed, progress for programs and all stacks included")
+    ] = False,
     output: Annotated[
         LogOutput | None,
         typer.Option(
@@ -51,7 +56,9 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Show what the ranks of a job print, merged, each line with its rank.
+    """Show what the ranks of a job print, merged, each line with its rank, as `ddpjob run` shows it.
+
+    --raw shows every line, and so do --grep and -o.
 
     [bold]Examples[/bold]
 
@@ -83,7 +90,7 @@ def command(
             on_note=note,
         )
         is_empty = True
-        for line in lines:
+        for line in lines if raw or output or pattern else readable(lines):
             is_empty = False
             if pattern is not None and not pattern.search(line.text):
                 continue
@@ -96,6 +103,26 @@ def command(
         if failed and is_empty:
             note("it printed nothing")
     sys.stdout.flush()
+
+
+def readable(lines: "Iterable[LogLine]") -> "Iterator[LogLine]":
+    """The lines as `ddpjob run` shows them: without those for programs, and without stacks that name no cause."""
+    from dataclasses import replace
+
+    from ddpjob_cli.peer_stacks import PeerStacks
+    from ddpjob_cli.training_lines import SECONDS_BETWEEN_STEPS, TrainingLines
+
+    stacks = PeerStacks(where="with --raw")
+    # Of a log that is read at once, all lines about steps are shown.
+    kinds = TrainingLines(verbose=False, clock=count(step=SECONDS_BETWEEN_STEPS).__next__)
+    last: dict[int, LogLine] = {}
+    for line in lines:
+        last[line.rank] = line
+        for text in stacks.shown(line.rank, line.text):
+            if (shown := kinds.shown(line.rank, text)) is not None:
+                yield replace(line, text=shown)
+    for rank, text in stacks.rest():
+        yield replace(last[rank], text=text)
 
 
 def culprit(job: "Job") -> tuple[int, frozenset[int]]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob_cli.failures import CommandError
-from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, look_at
 from ddpjob_cli.output import console, name_of, note, print_data
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
     output: OutputOption = None,
 ) -> None:
@@ -27,10 +27,11 @@ def command(
 
       ddpjob stacks resnet18 --rank 0,3-5
     """
+    from ddpjob_cli.local_runs import RunDirectory
     from ddpjob_cli.rendering import parse_ranks
 
-    with connect() as client:
-        namespace = client.namespace
+    with look_at(job) as client:
+        where = "" if isinstance(client, RunDirectory) else f" -n {client.namespace}"
         found = client.stacks(job, ranks=parse_ranks(rank))
     if output:
         print_data([as_json(stacks) for stacks in found], output, names=[name_of(stacks.pod.body) for stacks in found])
@@ -41,10 +42,9 @@ def command(
         who = "" if stacks.rank is None else f"rank {stacks.rank}: "
         note(f"{who}pod {stacks.pod.name}: {stacks.error}")
     if len(silent) == len(found):
-        raise CommandError(
-            f"DDPJob {namespace}/{job}: no stacks; with py-spy in the image: ddpjob exec {job} -n {namespace} --rank"
-            f" {silent[0].pod.rank} -- py-spy dump --subprocesses --pid 1"
-        )
+        dump = "py-spy dump --subprocesses --pid"
+        shown = f"ddpjob exec {job}{where} --rank {silent[0].pod.rank} -- {dump} 1" if where else f"{dump} PID"
+        raise CommandError(f"{job}: no stacks; with py-spy where the program runs: {shown}")
 
 
 def _print(found: "list[RankStacks]") -> None:

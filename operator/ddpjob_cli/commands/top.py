@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, look_at
 from ddpjob_cli.output import console, is_live, live, note, print_data, print_screen
 
 if TYPE_CHECKING:
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ddpjob.client import Client, Job, RankState
+    from ddpjob_cli.local_runs import RunDirectory
     from ddpjob_cli.speeds import Speed
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     rank: Annotated[str | None, typer.Option(help="Node ranks, such as 0,3-5", show_default=False)] = None,
     once: Annotated[bool, typer.Option("--once", help="Show the state once, also on a terminal")] = False,
     watch: Annotated[
@@ -44,7 +45,7 @@ def command(
 
     ranks = parse_ranks(rank)
     found: list[Speed] = []
-    with connect() as client:
+    with look_at(job) as client:
         seen = client.get(job)
         shows_all = watch or (is_live() and not once and not output)
         looks = _looks(client, job, ranks, interval) if shows_all else iter([(seen, _look(client, seen, ranks, {}))])
@@ -66,7 +67,7 @@ def command(
 
 
 def _looks(
-    client: "Client", name: str, ranks: "frozenset[int] | None", interval: float
+    client: "Client | RunDirectory", name: str, ranks: "frozenset[int] | None", interval: float
 ) -> "Iterator[tuple[Job, list[Speed]]]":
     """The job and its ranks again and again, until the job has finished."""
     from ddpjob.client import ConflictError
@@ -82,7 +83,7 @@ def _looks(
 
 
 def _look(
-    client: "Client", job: "Job", ranks: "frozenset[int] | None", before: "dict[int, RankState]"
+    client: "Client | RunDirectory", job: "Job", ranks: "frozenset[int] | None", before: "dict[int, RankState]"
 ) -> "list[Speed]":
     """The ranks as they are now; `before` is brought up to date."""
     from ddpjob_cli.speeds import speeds

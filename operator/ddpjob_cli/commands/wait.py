@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob_cli.failures import EXIT_FAILED, EXIT_SUCCEEDED
-from ddpjob_cli.options import JobName, OutputOption, connect
+from ddpjob_cli.options import JobOrRun, OutputOption, look_at
 from ddpjob_cli.output import note, print_objects
 
 
@@ -20,7 +20,7 @@ class GoalName(StrEnum):
 
 
 def command(
-    job: JobName,
+    job: JobOrRun,
     goal: Annotated[GoalName, typer.Option("--for", help="What to wait for")] = GoalName.FINISHED,
     timeout: Annotated[str | None, typer.Option(help="Give up after this time, such as 2h", show_default=False)] = None,
     output: OutputOption = None,
@@ -40,7 +40,7 @@ def command(
     from ddpjob_cli.rendering import outcome, parse_seconds
 
     seconds = parse_seconds(timeout, "--timeout")
-    with connect() as client:
+    with look_at(job) as client:
         seen = client.wait(job, until=goal.value, timeout=seconds)
     if output:
         print_objects([seen.body], output, single=True)

@@ -84,7 +84,7 @@ class LocalRun:
             spec=spec,
         )
         self.pods: list[Body] = []
-        """At the end: the pods that the job still has, as an API server would show them."""
+        """The pods that the job has, or still had at the end, as an API server would show them."""
         self._service: dict[str, Any] | None = None
         self._logs: dict[str, LogEnd] = {}
         self._progress: tuple[int, Progress] | None = None
@@ -143,6 +143,7 @@ class LocalRun:
             elif self._num_interruptions == 1:
                 kubelet.stop_all()
             else:
+                self.pods = kubelet.pods()
                 decision = plan(self._observed(kubelet), time.time())
                 self._store(decision.status)
                 if decision.write_ahead:

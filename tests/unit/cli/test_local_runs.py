@@ -1,5 +1,6 @@
 """The directory of a local run takes the place of a job; processes/local/test_local_run_fails.py shows one of a real run."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from ddpjob_cli import run_local
 from ddpjob_cli.__main__ import main
-from ddpjob_cli.local_runs import how_to_continue, interrupted, write_objects
+from ddpjob_cli.local_runs import how_to_continue, interrupted, marked_as_running, pid_of, write_objects
 from ddpjob_cli.run_local import _new_folder
 from ddpjob_operator.api.status import DDPJobStatus, Progress
 
@@ -34,7 +35,7 @@ def test_a_run_that_has_not_ended_has_logs(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == "two\nthree\n"
     assert main(["status", str(run)]) == 2
     assert (
-        "the run has not ended, or was killed. To see what it has printed so far: ddpjob logs"
+        "the run has just begun, or its state cannot be kept there. To see what it has printed so far: ddpjob logs"
         in capsys.readouterr().err
     )
 
@@ -69,6 +70,40 @@ def test_an_interrupted_run_says_what_it_saved_and_how_to_continue(
     assert "step 241/400 (60%) · checkpoint at step 241\n" in shown
     assert "Running" not in shown
     assert "Next: Start the same command again" in shown
+
+
+def test_a_run_is_looked_at_while_it_runs_after_it_was_killed_and_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_of(tmp_path / ".ddpjob/runs", "20261123-084052")
+    run = run_of(tmp_path / ".ddpjob/runs", "20261123-084053")
+    status = DDPJobStatus(phase="Running", reason="Running", message="all 2 pods run", attempt=1).as_json()
+    metadata = {"name": "net-2", "namespace": "default"}
+    write_objects(run, {"metadata": metadata, "spec": {"command": ["x"]}, "status": status}, [])
+    with marked_as_running(run):
+        assert pid_of(run) == os.getpid()
+        assert main(["list", "--local"]) == main(["status", "."]) == 0
+        assert main(["wait", ".", "--timeout", "0s"]) == 124
+        shown = capsys.readouterr().out
+        assert ".ddpjob/runs/net-2-20261123-084053  Running" in shown
+        assert shown.count("20261123-084052") == 0, "nothing is known of it"
+    assert pid_of(run) is None
+    assert main(["wait", "."]) == 1
+    assert main(["explain", "."]) == 0
+    assert "the run was killed, and none of its processes is left" in capsys.readouterr().out
+    assert main(["delete", "."]) == 0
+    assert [left.name for left in Path(".ddpjob/runs").iterdir()] == ["net-2-20261123-084052"]
+
+
+def test_logs_are_as_clean_as_the_output_of_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, "20261123-084053", "net-2-1-0")
+    text = 'step 1/9 loss 0.12345678\nddpjob-progress {"step": 1}\n 1%|\r 50%|\r100%|done\n'
+    (run / "logs/net-2-1-0.log").write_text(text, encoding="utf-8", newline="\n")
+    assert main(["logs", str(run)]) == main(["logs", str(run), "--raw"]) == 0
+    clean = ["[r00] step 1/9 loss 0.123", "[r00] 100%|done"]
+    raw = ["[r00] step 1/9 loss 0.12345678", '[r00] ddpjob-progress {"step": 1}', "[r00] 100%|done"]
+    assert capsys.readouterr().out.splitlines() == [*clean, *raw]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import testbed
+from ddpjob_operator.api.names import API_VERSION, KIND
 from ddpjob_operator.transport.access import load_access
 from ddpjob_operator.transport.client import Client
 from support import REPOSITORY
@@ -95,7 +96,8 @@ async def test_an_upgrade_restarts_no_gang_that_runs(
         namespace = Namespace(client, "default")
         before = start("old", f"{old / 'operator'}:{old / 'trainer'}")
         for name, spec in SPECS.items():
-            await namespace.apply(name, nodes=2, **spec)
+            body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": "default"}}
+            cluster.kubectl.apply({**body, "spec": {"nodes": 2, **spec}})
         for name in SPECS:
             await eventually(f"{name} to run", lambda name=name: has(name, "Running"))
         await namespace.ends("restarted-1-1", 1)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ async def test_an_upgrade_restarts_no_gang_that_runs(
             body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": "default"}}
             cluster.kubectl.apply({**body, "spec": {"nodes": 2, **spec}})
         for name in SPECS:
-            await eventually(f"{name} to run", lambda name=name: has(name, "Running"))
+            await eventually(f"{name} to run", partial(has, name, "Running"))
         await namespace.ends("restarted-1-1", 1)
         await eventually("the second attempt to run", lambda: has("restarted", "Running", 2))
         kept = gangs(cluster)
@@ -114,5 +115,5 @@ async def test_an_upgrade_restarts_no_gang_that_runs(
             attempt = kept[name][0]
             for rank in range(2):
                 await namespace.ends(f"{name}-{attempt}-{rank}", 0)
-            await eventually(f"{name} to end", lambda name=name, attempt=attempt: has(name, "Succeeded", attempt))
+            await eventually(f"{name} to end", partial(has, name, "Succeeded", attempt))
         after.kill()

@@ -10,7 +10,7 @@ SYSTEM = "System call (e.g. socket, malloc) or external library call failed or d
 FULL = "Error while creating shared memory segment /dev/shm/nccl-h5dHBA (size 9637888), error: No space left on device (28)"
 
 
-class НетДанныхError(Exception):
+class ÜberlaufError(Exception):
     """A name that is not ASCII."""
 
 
@@ -38,4 +38,4 @@ match sys.argv[1]:
         kind = "unhandled system error (run with NCCL_DEBUG=INFO for details)"
         raise DistBackendError(NCCL.format(kind=kind, code="ncclSystemError", text=SYSTEM, last=FULL))
     case "unicode":
-        raise НетДанныхError("нет данных: 标签 12 🚀")
+        raise ÜberlaufError("标签 12 超出范围 🚀")

@@ -113,7 +113,7 @@ TABLE = [
     ("message-pydantic", None, ERROR, f"{INVALID} Settings rate Input should be a valid number…"),
     ("message-nccl-cuda", None, ERROR, "torch.distributed.DistBackendError: NCCL error in: …"),
     ("message-nccl-shared-memory", None, MEMORY, "torch.distributed.DistBackendError: NCCL error in: …"),
-    ("message-unicode", None, ERROR, "НетДанныхError: нет данных: 标签 12 🚀"),  # noqa: RUF001  # the program prints Cyrillic letters
+    ("message-unicode", None, ERROR, "ÜberlaufError: 标签 12 超出范围 🚀"),
     ("plain-3.12", None, ERROR, FAULT),
     ("plain-3.13", None, ERROR, FAULT),
     ("plain-colours-3.13", None, ERROR, FAULT),

@@ -25,7 +25,10 @@ def console(*, stderr: bool = False) -> "Console":
 
     # https://no-color.org; rich itself handles FORCE_COLOR and similar variables.
     terminal = False if os.environ.get("NO_COLOR") else None
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal)
+    stream = sys.stderr if stderr else sys.stdout
+    # Bound now: during a live view rich puts a stream of its own around sys.stdout, and then finds ours, not what ours stands for.
+    file = getattr(stream, "rich_proxied_file", stream)
+    made = Console(file=file, stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal)
     made.on_broken_pipe = end_of_reader  # type: ignore[method-assign]  # rich's own exit code means that the job failed
     if not (sys.stderr if stderr else sys.stdout).isatty():
         made.width = _WIDE

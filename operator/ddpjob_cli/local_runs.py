@@ -5,6 +5,7 @@ that directory in place of the name of a job reads them from there, while the jo
 """
 
 import asyncio
+import errno
 import fcntl
 import glob
 import json
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -42,7 +44,11 @@ INTERRUPTED: Final = "Interrupted"
 #: An annotation that names the directory of the run, for what refers to the job.
 ANNOTATION: Final = "ddpjob.dev/local-run"
 #: What the directory of a run adds to the name of the job.
-_TIME: Final = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
+_TIME: Final = re.compile(r"-(\d{8}-\d{6})(?:-(\d{1,9}))?$")
+_LOG: Final = re.compile(r"(\d{1,9})-(\d{1,9})(?:-r?(\d{1,9}))?")
+#: A longer line of a log comes in parts, as from a cluster; of larger records the rest is not read.
+_MAX_LINE: Final = 64 * 1024
+_MAX_OBJECTS: Final = 2**28
 
 
 def is_run(job: str) -> bool:
@@ -289,7 +295,8 @@ class RunDirectory:
             if wanted not in ("all", number) or (ranks is not None and rank not in ranks):
                 continue
             found = True
-            with log.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+            with open(log, encoding="utf-8", errors="replace", newline="\n", opener=_of_the_run) as file:
+                lines = iter(lambda: file.readline(_MAX_LINE), "")
                 for line in lines if tail_lines is None else deque(lines, tail_lines):
                     text = visible(line.rstrip("\n"))
                     yield LogLine(attempt=number, rank=rank, pod=log.stem, node=None, time="", text=text)
@@ -315,7 +322,8 @@ class RunDirectory:
         from ddpjob_operator.transport.resources import DDPJOBS
 
         try:
-            objects: dict[str, Any] = decoded(DDPJOBS, (self._path / OBJECTS).read_bytes())
+            with open(self._path / OBJECTS, "rb", opener=_of_the_run) as file:
+                objects: dict[str, Any] = decoded(DDPJOBS, file.read(_MAX_OBJECTS))
         except FileNotFoundError:
             raise CommandError(
                 f"{self._path}: the run has just begun, or its state cannot be kept there. To see what it has printed so far: ddpjob"
@@ -326,11 +334,10 @@ class RunDirectory:
     def _logs(self) -> list[tuple[int, int, Path]]:
         """Attempt, rank and file of each log."""
         prefix = _TIME.sub("", self._path.resolve().name) + "-"
-        found = []
-        for log in (self._path / "logs").glob(f"{prefix}*.log"):
-            # A pod that replaced another one has a third number.
-            numbers = [int(number) for number in log.stem.removeprefix(prefix).split("-")]
-            found.append((numbers, log))
+        logs = (self._path / "logs").glob(f"{prefix}*.log")
+        names = [(_LOG.fullmatch(log.stem.removeprefix(prefix)), log) for log in logs]
+        # A pod that replaced another one has a third number.
+        found = [([int(number) for number in name.groups(default="0")], log) for name, log in names if name]
         return [(numbers[0], numbers[1], log) for numbers, log in sorted(found)]
 
 
@@ -359,3 +366,21 @@ def _newest(path: Path) -> Path:
         if (found := _TIME.fullmatch(run.name.removeprefix(path.name)))
     ]
     return max(runs)[1] if runs else path
+
+
+def _of_the_run(path: str, flags: int) -> int:
+    """Open a file of a run, which may come from somebody else: a pipe or device would be read for ever, a link leads elsewhere.
+
+    Raises:
+        CommandError: it is no regular file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CommandError(f"{path} is a link; replace it by the file that you want to read") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CommandError(f"{path} is not a regular file; give another directory")
+    return descriptor

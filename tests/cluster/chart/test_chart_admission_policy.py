@@ -28,6 +28,7 @@ GRACE = "at most an hour between SIGTERM and SIGKILL"
 HOST = "only in the namespaces that an administrator has listed in the chart's value admissionPolicy.hostAccess"
 NOT_ASKED = "only as far as its DDPJob asks for it"
 TOO_DEEP = "nested more than 20 levels deep"
+PRIORITY = "may not have a priority class of the system"
 NOT_FINISHED = "may delete only a finished DDPJob that has spec.ttlSecondsAfterFinished"
 
 
@@ -95,6 +96,10 @@ class Requests:
         spec = {"containers": [container], "activeDeadlineSeconds": 100, **spec}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": self.metadata(name), "spec": spec}
 
+    def container(self, **fields):
+        """Of a pod of the job, one whose container asks for more."""
+        return self.pod("new", containers=[{"name": "trainer", "image": "example.org/train:1", **fields}])
+
     def service(self, name, **spec):
         selector = {names.LABEL_JOB_UID: self.job_uid}
         spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 29500}], **spec}
@@ -134,7 +139,8 @@ def requests(cluster):
     requests = Requests(cluster, namespace)
     ttl = {"ttlSecondsAfterFinished": 60}
     devices = {"name": "rdma", "hostPath": {"path": "/dev/infiniband"}}
-    host = {"template": {"spec": {"hostNetwork": True, "volumes": [devices]}}}
+    rdma = {"name": "trainer", "securityContext": {"capabilities": {"add": ["SYS_RAWIO"]}}}
+    host = {"template": {"spec": {"hostNetwork": True, "volumes": [devices], "containers": [rdma]}}}
     jobs: dict[str, tuple[dict[str, Any], str]] = {
         "running": (ttl, "Running"),
         "ended": (ttl, "Succeeded"),
@@ -221,6 +227,18 @@ def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_name
     invented = "11111111-2222-3333-4444-555555555555"
     rdma = {"name": "rdma", "uid": ask.uids["rdma"]}
     root, devices = ({"name": "h", "hostPath": {"path": path}} for path in ("/", "/dev/infiniband"))
+    privileged = {"securityContext": {"privileged": True}}
+    port = ask.container(ports=[{"containerPort": 80, "hostPort": 80}])
+    process = pod("new", securityContext={"windowsOptions": {"hostProcess": True}}, hostNetwork=True)
+    of_an_init_container = pod("new", initContainers=[{"name": "first", "image": "x", **privileged}])
+    locks_memory = ask.container(securityContext={"capabilities": {"add": ["IPC_LOCK"]}})
+    powerful = [
+        ask.container(**privileged),
+        of_an_init_container,
+        ask.container(securityContext={"capabilities": {"add": ["SYS_RAWIO"]}}),
+        port,
+        process,
+    ]
     second_owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "of-another-object"}
 
     def is_known(namespace: str) -> bool:
@@ -245,6 +263,7 @@ def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_name
         (ask.create(pod("new"), ownerReferences=[*pod("")["metadata"]["ownerReferences"], second_owner]), NOT_OWNED),
         (ask.create(pod("new"), finalizers=["example.org/stay"]), FINALIZER),
         (ask.create(pod("new"), finalizers=["kueue.x-k8s.io/managed"]), ""),
+        (ask.create(pod("new"), finalizers=["kueue.x-k8s.io/stay"]), FINALIZER),
         (ask.patch("pod", "own", metadata={"finalizers": ["example.org/stay"]}), FINALIZER),
         (ask.create(pod("new", terminationGracePeriodSeconds=86_400)), GRACE),
         *((ask.create(pod("new", **{field: True})), NOT_ASKED) for field in ("hostNetwork", "hostPID", "hostIPC")),
@@ -254,6 +273,11 @@ def test_the_policy_compares_what_the_operator_creates_with_the_jobs_of_the_name
         (ask.create_in(here, pod("new", hostPID=True), **rdma), NOT_ASKED),
         (ask.create_in(elsewhere, pod("new", hostPID=True), uid=invented, name="none"), HOST),
         (ask.create_in(elsewhere, pod("new", volumes=[devices]), uid=invented, name="none"), HOST),
+        *((ask.create_in(elsewhere, body, uid=invented, name="none"), HOST) for body in powerful),
+        *((ask.create_in(here, body), NOT_ASKED) for body in powerful if body not in (port, process)),
+        (ask.create_in(here, ask.container(securityContext={"capabilities": {"add": ["SYS_RAWIO"]}}), **rdma), ""),
+        (ask.create_in(elsewhere, locks_memory, uid=invented, name="none"), ""),
+        (ask.create(pod("new", priorityClassName="system-node-critical")), PRIORITY),
     ]
     assert unexpected(answers) == {}
 

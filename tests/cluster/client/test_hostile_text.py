@@ -176,7 +176,7 @@ async def test_no_command_prints_what_a_terminal_obeys(
     cluster: testbed.ControlPlane,
     namespace: Namespace,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],  # also of what does not go through sys.stdout
     monkeypatch: pytest.MonkeyPatch,
     terminal: str,
 ) -> None:
@@ -191,9 +191,9 @@ async def test_no_command_prints_what_a_terminal_obeys(
     for arguments in invocations(hostile_file(tmp_path)):
         where = [] if arguments[0] in ("init", "validate", "render", "convert") else ["-n", namespace.name]
         where += ["--kubeconfig", str(cluster.kubeconfig)] if where else []
-        capsys.readouterr()
+        capfd.readouterr()
         await asyncio.to_thread(main, [*arguments[:1], *where, *arguments[1:]])
-        for text in capsys.readouterr():
+        for text in capfd.readouterr():
             own = SGR.sub("", text) if terminal and "\x1b[38;5;201m" not in text else text
             if strange := sorted({c for c in own if not is_visible(c)}):
                 faults.append((arguments, "prints", strange))

@@ -94,3 +94,11 @@ def test_curves_are_drawn(curves: Curves, tmp_path: Path, capsys: pytest.Capture
     assert "loss" in capsys.readouterr().out
     plot._write_png(tmp_path / "x.png", ["loss", "throughput"], {"a": curves})
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("value", ["1" * 400, "1e308", "-1e308"])
+def test_a_number_that_cannot_be_drawn_is_left_out(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = read_curves(lines("step 1/9 loss 1", f"step 2/9 loss {value}", "step 3/9 loss 2"))
+    assert [point.value for point in curves.points["loss"]] == [1, 2]
+    plot._draw("loss", {"j": curves})
+    assert "loss" in capsys.readouterr().out

@@ -211,3 +211,26 @@ def test_the_directory_of_a_run_is_for_the_user_alone(tmp_path: Path, monkeypatc
     (tmp_path / ".ddpjob/.gitignore").symlink_to(tmp_path / "precious")
     assert _new_folder("net").stat().st_mode & 0o077 == 0
     assert (tmp_path / "precious").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["objects.json", "logs/net-2-1-0.log"])
+@pytest.mark.parametrize("kind", ["a pipe", "a link"])
+def test_a_pipe_or_a_link_in_a_directory_of_somebody_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    run = run_of(tmp_path, "20261123-084053")
+    (run / name).unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(run / name)
+    else:
+        (tmp_path / "key").write_text("{}")
+        (run / name).symlink_to(tmp_path / "key")
+    assert main(["status" if name.endswith("json") else "logs", str(run)]) == 2
+    assert f"{name} is {'a link' if kind == 'a link' else 'not a regular file'}" in capsys.readouterr().err
+
+
+def test_other_files_among_the_logs_are_no_logs(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "20261123-084053", "net-2-1-0")
+    (run / "logs/net-2-x-0.log").touch()
+    (run / f"logs/net-2-{'9' * 100}-0.log").touch()
+    assert main(["logs", str(run)]) == 0

@@ -32,9 +32,9 @@ class TemplateContainer(OpenResource):
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
         ),
         Rule(
-            f"self.name != '{MAIN_CONTAINER}' || !(has(self.livenessProbe) || has(self.startupProbe))",
-            f"the container {MAIN_CONTAINER} has a livenessProbe or a startupProbe: remove it, because the kubelet would end a rank that"
-            " may only be slow; deadlines.hangSeconds ends ranks without progress",
+            f"self.name != '{MAIN_CONTAINER}' || !has(self.livenessProbe)",
+            f"the container {MAIN_CONTAINER} has a livenessProbe: remove it, because the kubelet would end a rank that may only be slow;"
+            " deadlines.hangSeconds ends ranks without progress",
         ),
     )
     name: str = Field(
@@ -60,9 +60,6 @@ class TemplateContainer(OpenResource):
         default=None,
         description="As in a pod; refused for the container `trainer`, because the kubelet would end a rank that is slow to answer,"
         " and one that answers SIGTERM with exit code 0 would count as successful. deadlines.hangSeconds finds ranks that hang.",
-    )
-    startup_probe: Opaque | None = Field(
-        default=None, description="As in a pod; refused for the container `trainer`, like livenessProbe."
     )
 
 

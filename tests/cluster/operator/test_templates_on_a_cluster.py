@@ -128,8 +128,7 @@ PARTS: list[Body] = [
     beside(livenessProbe={"exec": {"command": ["true"]}}, terminationMessagePolicy="File"),
     main(command=["python"], args=["$(RANK)"], workingDir="/app", image="mine:1", imagePullPolicy="Always"),
     main(env=[{"name": "A", "value": "$(RANK)"}], envFrom=[{"configMapRef": {"name": "c", "optional": True}}]),
-    beside(startupProbe={"exec": {"command": ["true"]}}),
-    main(readinessProbe={"tcpSocket": {"port": 9}}, stdin=True, tty=True, terminationMessagePath="/end"),
+    main(startupProbe={"tcpSocket": {"port": 9}}, stdin=True, tty=True, terminationMessagePath="/end"),
     main(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "NotRequired"}]),
 ]
 

@@ -31,11 +31,6 @@ class TemplateContainer(OpenResource):
             f"!has(self.env) || self.env.all(e, !(e.name in {RESERVED_NAMES}))",
             "env sets a variable that the operator sets for every rank (such as RANK or MASTER_ADDR): choose another name",
         ),
-        Rule(
-            f"self.name != '{MAIN_CONTAINER}' || !has(self.livenessProbe)",
-            f"the container {MAIN_CONTAINER} has a livenessProbe: remove it, because the kubelet would end a rank that may only be slow;"
-            " deadlines.hangSeconds ends ranks without progress",
-        ),
     )
     name: str = Field(
         min_length=1,
@@ -72,20 +67,29 @@ class TemplatePodSpec(OpenResource):
             f"an init container is named {MAIN_CONTAINER}, which is the name of the container that runs the program: rename it",
         ),
         Rule(
+            f"!has(self.containers) || self.containers.all(c, c.name != '{MAIN_CONTAINER}' || !has(c.livenessProbe))",
+            f"the container {MAIN_CONTAINER} has a livenessProbe: remove it, because the kubelet would end a rank that may only be slow;"
+            " deadlines.hangSeconds ends ranks without progress",
+            for_new_jobs=True,
+        ),
+        Rule(
             "!has(self.containers) || self.containers.all(c,"
             f" c.name != '{MAIN_CONTAINER}' || !(has(c.restartPolicy) || has(c.restartPolicyRules)))",
             f"the container {MAIN_CONTAINER} has a restartPolicy or restartPolicyRules of its own: remove them, because a rank that the"
             " kubelet restarts alone cannot join the others; spec.restart restarts all ranks together",
+            for_new_jobs=True,
         ),
         Rule(
             f"!has(self.containers) || self.containers.all(c, c.name == '{MAIN_CONTAINER}' || (has(c.image) && c.image != ''))",
             f"a container has no image: if it is the one that runs the program, its name must be {MAIN_CONTAINER}; any other container"
             " needs an image of its own",
+            for_new_jobs=True,
         ),
         Rule(
             "!has(self.initContainers) || self.initContainers.all(c, has(c.image) && c.image != '')",
             f"an init container has no image: give it one; settings of the container that runs the program belong to {MAIN_CONTAINER} in"
             " containers",
+            for_new_jobs=True,
         ),
     )
 

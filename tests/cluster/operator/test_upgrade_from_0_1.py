@@ -29,6 +29,8 @@ NEW_FIELDS = (
     "failure.globalRank",
 )
 OLD_API, NEW_API = "ddpjob.dev/v1alpha1", "ddpjob.dev/v1beta1"
+#: A rule of this release refuses it in a new job. The status of a stored one must still be written.
+REFUSED_TODAY = {"spec": {"containers": [{"name": "trainer", "livenessProbe": {"exec": {"command": ["true"]}}}]}}
 
 Make = Callable[[str], OperatorProcess]
 
@@ -142,7 +144,8 @@ async def test_jobs_survive_the_upgrade_from_0_1_0_and_the_return(
     apply(cluster, OLD_API, "running")
     apply(cluster, OLD_API, "done")
     apply(cluster, OLD_API, "suspended", suspend=True)
-    for name in ("restarted", "running", "done"):
+    apply(cluster, OLD_API, "refused-today", template=REFUSED_TODAY)
+    for name in ("restarted", "running", "done", "refused-today"):
         await jobs.reaches(name, "Running")
     await namespace.ends("restarted-1-1", 1)
     for rank in range(2):
@@ -169,6 +172,9 @@ async def test_jobs_survive_the_upgrade_from_0_1_0_and_the_return(
     assert {name: uid for name, uid in (await containers(namespace)).items() if name in pods} == pods
     await namespace.ends("of-both-1-0", 0)
     await jobs.reaches("of-both", "Succeeded")
+    for rank in range(2):
+        await namespace.ends(f"refused-today-1-{rank}", 0)
+    await jobs.reaches("refused-today", "Succeeded")
     apply(cluster, OLD_API, "of-new", nodes=1)
     await jobs.reaches("of-new", "Running")
     apply(cluster, NEW_API, "restarted")  # the same manifest in the new version changes nothing

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -107,6 +107,10 @@ def command(
 
 def readable(lines: "Iterable[LogLine]") -> "Iterator[LogLine]":
     """The lines as `ddpjob run` shows them: without those for programs, and without stacks that name no cause."""
+    lines = iter(lines)
+    first = next(lines, None)  # the first request needs none of these modules
+    if first is None:
+        return
     from dataclasses import replace
 
     from ddpjob_cli.peer_stacks import PeerStacks
@@ -116,7 +120,7 @@ def readable(lines: "Iterable[LogLine]") -> "Iterator[LogLine]":
     # Of a log that is read at once, all lines about steps are shown.
     kinds = TrainingLines(verbose=False, clock=count(step=SECONDS_BETWEEN_STEPS).__next__)
     last: dict[int, LogLine] = {}
-    for line in lines:
+    for line in chain([first], lines):
         last[line.rank] = line
         for text in stacks.shown(line.rank, line.text):
             if (shown := kinds.shown(line.rank, text)) is not None:

@@ -11,7 +11,8 @@ from pydantic_core import CoreSchema
 Body = Mapping[str, Any]
 
 
-#: How a rule begins that holds for new jobs only.
+#: How a rule begins that holds for new jobs only. Every rule that an earlier release did not have is one: the API server checks the spec
+#: at each write of the status, too, and finds a spec changed whose schema leaves fields open.
 IS_STORED = "oldSelf.hasValue() || "
 
 

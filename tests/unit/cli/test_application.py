@@ -218,7 +218,10 @@ from kubernetes.aio import watch
         (["logs", "j", "--rank", "a"], "give ranks such as 0,3-5"),
         (["wait", "j", "--timeout", "soon"], "give one such as 90s"),
         (["-A", "status", "j"], "name it with -n, or find a job with ddpjob list -A"),
-        (["wait", ".ddpjob/runs/j"], "The commands status, logs, explain, plot, report also take the directory"),
+        (
+            ["suspend", ".ddpjob/runs/j"],
+            "The commands wait, status, logs, explain, top, stacks, plot, report, delete also take the directory",
+        ),
         (["status", "./absent"], "absent: this is not the directory of a local run, such as .ddpjob/runs/"),
     ],
 )

@@ -23,7 +23,7 @@ def test_a_lower_attempt_of_the_same_job_is_refused(tmp_path):
 
 
 def test_a_folder_that_this_user_may_not_search_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_opened", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(files, "open_to_read", Mock(side_effect=PermissionError(13, "Permission denied")))
     claim = Claim(storage=Folder(tmp_path), owner=Owner(uid="u1", attempt=1))
     with pytest.raises(ConfigError, match=r"cannot read it \(Permission denied\); give that uid access .*fsGroup"):
         claim.check()
@@ -137,11 +137,11 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
     reads: list[str] = []
     read = Folder.read
 
-    def overtaken(self: Folder, name: str, *moved: Callable[[], None]) -> tuple[bytearray, str]:
+    def overtaken(self: Folder, name: str, *moved: Callable[[], None], **limit: int | None) -> tuple[bytearray, str]:
         reads.append(name)
         if len(reads) == 1:  # of what was listed before
             save(late, 9, b"late")
-        return read(self, name, *moved)
+        return read(self, name, *moved, **limit)
 
     monkeypatch.setattr(Folder, "read", overtaken)
     assert newest(current) == (9, b"late")

@@ -247,7 +247,7 @@ def test_initial_weights_that_storage_does_not_give_for_now_end_the_attempt_alon
     def fails(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(files, "_opened", fails)
+    monkeypatch.setattr(files, "open_to_read", fails)
     monkeypatch.setattr(Gang, "all_gather", lambda _, value: [value])
     gang = Gang(rank=0, world_size=1, device=torch.device("cpu"), control=None)
     with pytest.raises(ConfigError if final else OSError, match=os.strerror(number)):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -137,11 +138,11 @@ def test_a_checkpoint_that_a_late_rank_has_just_dropped_is_replaced_by_the_one_t
     reads: list[str] = []
     read = Folder.read
 
-    def overtaken(self: Folder, name: str, *moved: Callable[[], None], **limit: int | None) -> tuple[bytearray, str]:
+    def overtaken(self: Folder, name: str, *arguments: Any, **limit: Any) -> tuple[bytearray, str]:
         reads.append(name)
         if len(reads) == 1:  # of what was listed before
             save(late, 9, b"late")
-        return read(self, name, *moved, **limit)
+        return read(self, name, *arguments, **limit)
 
     monkeypatch.setattr(Folder, "read", overtaken)
     assert newest(current) == (9, b"late")

@@ -16,6 +16,7 @@ _ACCELERATE = re.compile(r"\baccelerate\s+launch\b|\baccelerate\.commands\.launc
 _SEVERAL = re.compile(
     r"(?:^|\s)--(?:multi[-_]gpu|num[-_]machines|config[-_]file|use[-_](?:fsdp|deepspeed|megatron[-_]lm))\b"
 )
+_ON_CPUS = re.compile(r"(?:^|\s)--(?:use[-_])?cpu(?=\s|$)")
 #: Longest command that is searched.
 _MAX_LENGTH = 64 * 1024
 #: Longest command that a message quotes.
@@ -28,12 +29,20 @@ def too_few_processes(spec: DDPJobSpec) -> str:
     command = " ".join(words)[:_MAX_LENGTH]
     if spec.processes == 1 or not _ACCELERATE.search(command) or _SEVERAL.search(command):
         return ""
-    first = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    if _may_see_several_gpus(spec) and not _ON_CPUS.search(command):  # for which it starts a process each by itself
+        return ""
+    scripts = (at for at, word in enumerate(words) if word.endswith(".py") and " " not in word)
+    first = next(scripts, len(words))
     instead = beginning(json.dumps(["torchrun", *(words[first:] or ("SCRIPT",))]), _MAX_QUOTED_LENGTH)
     return (
         f"accelerate launch starts one process in each pod, which waits for the others, but each pod has {spec.processes} ranks: use"
         f" torchrun, for which a script needs no change, such as command: {instead}"
     )
+
+
+def _may_see_several_gpus(spec: DDPJobSpec) -> bool:
+    pod = spec.template.spec if spec.template else None
+    return spec.gpus_per_node > 1 or bool(pod and pod.resource_claims)
 
 
 def warning(spec: DDPJobSpec) -> str:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,24 @@ def test_accelerate_that_starts_one_process_of_several_is_refused_with_the_comma
 ) -> None:
     text = warning(job(nodes=1, command=command.split(), processesPerNode=processes).spec)
     assert ('command: ["torchrun", "acc.py", "--lr", "1"]' in text) == refused == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "of", "refused"),
+    [
+        ("accelerate launch acc.py", {"gpusPerNode": 8}, False),
+        ("accelerate launch --cpu acc.py", {"gpusPerNode": 8}, True),
+        ("accelerate launch acc.py", {"gpusPerNode": 1, "processesPerNode": 1}, False),
+        ("accelerate launch acc.py", {"processesPerNode": 8, "template": {"spec": {"resourceClaims": [{}]}}}, False),
+    ],
+)
+def test_accelerate_starts_a_process_for_each_of_several_gpus(command: str, of: dict[str, Any], refused: bool) -> None:
+    assert bool(warning(job(nodes=1, command=command.split(), **of).spec)) == refused
+
+
+def test_the_command_to_use_is_not_made_of_a_script_of_a_shell() -> None:
+    of = job(nodes=1, command=["bash", "-c", "cd /w && accelerate launch acc.py"], processesPerNode=2)
+    assert 'command: ["torchrun", "SCRIPT"]' in warning(of.spec)
 
 
 LIGHTNING = "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1"

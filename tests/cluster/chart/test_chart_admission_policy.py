@@ -36,7 +36,7 @@ class Requests:
     """Requests of the operator's service account, as dry runs of the server, on objects that the fixture has made."""
 
     def __init__(self, cluster, namespace):
-        self.kubectl, self.namespace = cluster.kubectl, namespace
+        self.kubectl, self.namespace, self.gang_api = cluster.kubectl, namespace, cluster.control_plane.gang_api
         self.operator = f"--as=system:serviceaccount:{namespace}:{RELEASE}"
         self.job_uid = ""
         self.uids = {}
@@ -105,6 +105,11 @@ class Requests:
         spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 29500}], **spec}
         return {"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(name), "spec": spec}
 
+    def group(self, name):
+        """Of Kubernetes' own gang scheduling; the API server adds its finalizer."""
+        spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+        return {"apiVersion": self.gang_api, "kind": "PodGroup", "metadata": self.metadata(name), "spec": spec}
+
     def policy(self, name, of=None):
         spec = {"podSelector": {"matchLabels": {names.LABEL_JOB_UID: of or self.job_uid}}, "policyTypes": ["Ingress"]}
         metadata = self.metadata(name)
@@ -127,6 +132,13 @@ def unexpected(answers):
         for row, (got, expected) in enumerate(answers)
         if bool(got) != bool(expected) or not re.search(expected, got)
     }
+
+
+@pytest.fixture(scope="module")
+def _chart_control_plane():
+    """Of its own, since it has PodGroups: with them an operator waits for gangs in the place of pods."""
+    with testbed.ControlPlane(gang_scheduling=True) as control_plane:
+        yield control_plane
 
 
 @pytest.fixture
@@ -202,6 +214,7 @@ def test_the_policy_limits_the_operator_to_its_own_objects(requests):
         (ask.patch("service", "own", spec={"selector": {names.LABEL_JOB_UID: "of-another-job"}}), SERVICE),
         (ask.patch("service", "own", spec={"externalIPs": ["192.0.2.1"]}), SERVICE),
         (ask.patch("service", "foreign", spec={"selector": {"app": "mine"}}), NOT_OURS),
+        (ask.create(ask.group("new")), ""),
         (ask.create(ask.policy("new")), ""),
         (ask.create(ask.policy("new"), labels={}), NOT_OURS),
         (ask.create(ask.policy("new", of="another-job")), POLICY),

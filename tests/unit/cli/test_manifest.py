@@ -81,7 +81,7 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
         ({"command": "python x.py"}, 'expected a list, such as ["python", "x.py"]'),
         (
             {"template": {"spec": {"containers": ["a", "a"]}}},
-            'spec.template.spec.containers[0] is "a"; expected an object',
+            'spec.template.spec.containers[0] is "a"; expected ',
         ),
         ({"command": ["x", True]}, 'spec.command[1] is true; expected text, in quotes, such as "true"'),
         (

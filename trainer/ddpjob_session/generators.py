@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ddpjob_session.state import plain
+
 
 class Captured(NamedTuple):
     """Their state as the libraries give it, which takes 0.1 ms."""
@@ -43,7 +45,7 @@ def state(captured: Captured) -> dict[str, Any]:
     if captured.cuda is not None:
         found["cuda"] = _tensor(captured.cuda)
     if captured.parts:
-        found["parts"] = captured.parts
+        found["parts"] = plain(captured.parts)
     return found
 
 

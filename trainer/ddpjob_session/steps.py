@@ -16,10 +16,10 @@ class Stopped(BaseException):
 
 
 class Policy:
-    """What is done between two steps, once the ranks agreed to go on. All ranks do the same."""
+    """What is done between two steps. All ranks do the same."""
 
     def before_step(self) -> None:
-        """Called first."""
+        """Called first, before the state is saved or copied, and also before the ranks stop."""
 
     def save_is_due(self) -> bool:
         """Whether to save, in addition to what the ranks agree on."""
@@ -81,10 +81,10 @@ class Steps(Iterator[int]):
         if (stops or saves or copies) and self._are_gradients_kept():
             self._is_save_late = saves  # until an optimizer has made its step
         else:
+            self._policy.before_step()
             if stops:
                 raise Stopped
             run.copy_if_agreed()
-            self._policy.before_step()
             if saves:
                 self._is_save_late = False
                 self._policy.save()

@@ -33,8 +33,9 @@ Time = Annotated[
     AfterValidator(_existing),
 ]
 Times = Annotated[list[Time], Field(max_length=10_000)]
-#: Four times what `untrusted.printable` leaves of a text, so that none of the operator's own sentences is longer.
-Text = Annotated[str, Field(max_length=4096)]
+#: Four times what `untrusted.printable` leaves of a text. The operator's own sentences are cut to it where they quote several.
+MAX_TEXT_LENGTH = 4096
+Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
 #: The largest is what every JSON reader holds exactly.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 NumNodes = Annotated[int, Field(ge=1, le=MAX_NODES)]

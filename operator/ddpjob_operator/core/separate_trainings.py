@@ -4,6 +4,7 @@ import json
 import re
 
 from ddpjob_operator.api.spec import DDPJobSpec
+from ddpjob_operator.core.untrusted import beginning
 
 #: Arguments by which torchrun starts the processes of one node only, wherever they are in the command or in a shell's script.
 _ONE_NODE = re.compile(
@@ -17,6 +18,8 @@ _SEVERAL = re.compile(
 )
 #: Longest command that is searched.
 _MAX_LENGTH = 64 * 1024
+#: Longest command that a message quotes.
+_MAX_QUOTED_LENGTH = 512
 
 
 def too_few_processes(spec: DDPJobSpec) -> str:
@@ -26,7 +29,7 @@ def too_few_processes(spec: DDPJobSpec) -> str:
     if spec.processes == 1 or not _ACCELERATE.search(command) or _SEVERAL.search(command):
         return ""
     first = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
-    instead = json.dumps(["torchrun", *(words[first:] or ("SCRIPT",))])
+    instead = beginning(json.dumps(["torchrun", *(words[first:] or ("SCRIPT",))]), _MAX_QUOTED_LENGTH)
     return (
         f"accelerate launch starts one process in each pod, which waits for the others, but each pod has {spec.processes} ranks: use"
         f" torchrun, for which a script needs no change, such as command: {instead}"

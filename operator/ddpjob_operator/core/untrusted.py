@@ -53,6 +53,11 @@ def printable(text: str) -> str:
     return line if len(line) <= MAX_SHOWN_LENGTH else "…" + line[1 - MAX_SHOWN_LENGTH :]
 
 
+def beginning(text: str, num_characters: int) -> str:
+    """The text, or as much of its beginning as so many characters hold."""
+    return text if len(text) <= num_characters else text[: num_characters - 1] + "…"
+
+
 def visible_text(text: str) -> str:
     """What is visible of each line of a text."""
     return "\n".join(map(visible, text.split("\n"))) if _CONTROL.search(text.replace("\n", "")) else text

@@ -45,7 +45,9 @@ class NativeV1Beta1(NativeGroups):
             group["priorityClassName"] = priority
         if shared := spec.scheduling.shared_claims:
             # Equal to the pods' own entries: the scheduler shares a claim only if all their fields are.
-            group["resourceClaims"] = [c for c in pod()["spec"].get("resourceClaims", ()) if c["name"] in shared]
+            group["resourceClaims"] = [
+                claim for claim in pod()["spec"].get("resourceClaims") or () if claim.get("name") in shared
+            ]
         return group
 
     def hold(self, observed: Observed, spec: DDPJobSpec) -> Wait | None:
@@ -57,7 +59,7 @@ class NativeV1Beta1(NativeGroups):
         if group is None:
             return Wait(Reason.CREATING, "the PodGroup does not exist yet")
         pod = spec.template.spec if spec.template else None
-        claims = {claim.get("name") for claim in (pod.resource_claims if pod else None) or ()}
+        claims = [claim.get("name") for claim in (pod.resource_claims if pod else None) or ()]
         if missing := [name for name in shared if name not in claims]:
             return Wait(
                 Reason.UNSCHEDULABLE,

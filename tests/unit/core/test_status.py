@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpjob_operator.api.names import ConditionType, Phase, Reason
-from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.api.status import DDPJobStatus, Failure
 from ddpjob_operator.core.failure.messages import failure_sentence
 from ddpjob_operator.core.model import Job, Rejection
 from ddpjob_operator.core.plan import plan
@@ -95,3 +95,28 @@ def test_a_port_in_use_is_the_failure_of_rank_0() -> None:
     assert failure.reason == Reason.PROGRAM_ERROR, "and not an echo of another rank"
     assert failure_sentence(failure).startswith("Rank 0 (pod job-1-0, node node-0)")
     assert "port: 29500" in failure_sentence(failure)
+
+
+LONG = "word " * 819 + "!"
+
+
+def failed_before(message: str) -> DDPJobStatus:
+    return DDPJobStatus(
+        attempt=2, failure=Failure(attempt=1, reason=Reason.PROGRAM_ERROR, message=message, time=rfc3339(NOW))
+    )
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        job(status=failed_before(LONG)),
+        job(processesPerNode=2, command=["accelerate", "launch", "train.py", *[LONG] * 9]),
+        replace(job(status=failed_before(LONG)), spec_error=LONG, spec=None),
+    ],
+    ids=["failure", "command", "spec"],
+)
+def test_no_message_is_longer_than_the_api_server_takes(of: Job) -> None:
+    pods = [pod(of, rank, of.status.attempt) for rank in range(of.spec.nodes)] if of.spec else []
+    status = plan(observed(of, *pods), NOW).status
+    assert status == DDPJobStatus.model_validate(status.as_json())
+    assert len(status.message) > 100

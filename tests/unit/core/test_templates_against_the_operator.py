@@ -39,8 +39,16 @@ def nulls() -> list[dict[str, Any]]:
     return [*of_pod, *of_main]
 
 
-@pytest.mark.parametrize("template", nulls(), ids=str)
-def test_a_field_that_the_template_sets_to_null_is_no_defect(template: dict[str, Any]) -> None:
+#: The API server stores what it does not know, and refuses the pod.
+MALFORMED: list[dict[str, Any]] = [
+    {"tolerations": [{"key": ["gpu"]}]},
+    {"containers": [{"name": MAIN_CONTAINER, "ports": 1}]},
+    {"containers": [{"name": MAIN_CONTAINER, "ports": [{"containerPort": ["x"]}]}]},
+]
+
+
+@pytest.mark.parametrize("template", [*nulls(), *MALFORMED], ids=str)
+def test_a_field_that_the_template_sets_to_null_or_to_another_type_is_no_defect(template: dict[str, Any]) -> None:
     of = job(template={"spec": {"hostNetwork": True, **template}}, gpusPerNode=1, **ON_THE_HOST)
     assert of.spec is not None
     for candidate in CANDIDATES:

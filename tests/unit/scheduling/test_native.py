@@ -258,10 +258,12 @@ def test_a_shared_claim_is_that_of_the_group_and_of_each_pod() -> None:
     [
         (CLAIMS, {"resourceClaims": None}, "the feature gate DRAWorkloadResourceClaims in API server, scheduler"),
         (CLAIMS[1:], {}, "sharedClaims names net, but spec.template.spec.resourceClaims has none of that name"),
+        ([{"resourceClaimTemplateName": "fast"}, {"name": ["net"]}], {}, "sharedClaims names net, but"),
+        (None, {}, "sharedClaims names net, but"),
     ],
 )
 def test_pods_are_held_while_their_group_has_no_shared_claim(
-    claims: list[dict[str, str]], dropped: dict[str, None], said: str
+    claims: list[dict[str, Any]] | None, dropped: dict[str, None], said: str
 ) -> None:
     of = job(nodes=2, scheduling={"sharedClaims": ["net"]}, template={"spec": {"resourceClaims": claims}})
     made = planned(observed(of), group(of, spec={**group(of).spec, **dropped}))

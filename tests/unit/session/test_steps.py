@@ -144,3 +144,31 @@ def test_a_checkpoint_that_appears_after_the_position_was_told_ends_the_attempt(
         session.track()
         with pytest.raises(RuntimeError, match=r"steps_done: it returned 0, .* a checkpoint of step 2"):
             session.steps(3)
+
+
+def drawn(checkpoint) -> torch.Tensor:
+    return checkpoint["random"][0]["torch"]
+
+
+def resume_and_stop_at_once(stop, folder) -> None:
+    with Session() as session:
+        torch.manual_seed(7)
+        session.track()
+        steps = session.steps(3)
+        # As after a restart in place, whose state comes from memory and is in no checkpoint.
+        session._run.writer.newest_step = None
+        for path in folder.glob("step-*"):
+            path.unlink()
+        stop.received = True
+        steps.begin_step()
+
+
+def test_ranks_that_stop_before_their_first_step_save_the_generators_that_they_found(stop, saved, tmp_path):
+    with Session() as session:
+        session.track()
+        for _ in session.steps(2):
+            torch.rand(1)
+    before = drawn(saved()[2])
+    with pytest.raises(SystemExit, match="75"):
+        resume_and_stop_at_once(stop, tmp_path)
+    assert torch.equal(drawn(saved()[2]), before)

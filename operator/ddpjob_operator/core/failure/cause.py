@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ddpjob_operator.api.names import Reason, contract
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.api.status import DDPJobStatus, Failure
+from ddpjob_operator.api.status import MAX_TEXT_LENGTH, DDPJobStatus, Failure
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.failure.class_of_end import (
     START_REASONS,
@@ -26,6 +26,7 @@ from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.gang import is_current
 from ddpjob_operator.core.model import NO_LOG, Observed, Pod
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.core.untrusted import beginning
 
 #: How long an echo waits for a better cause: a container's end can show a second late in its pod's status.
 ECHO_WAIT_SECONDS = 1.5
@@ -243,7 +244,7 @@ def failure_of(observed: Observed, end: End, attempt: int, now: float) -> Failur
         signal=end.signal,
         checkpoint_step=newly_saved_step(observed, attempt) if stopped else None,
         reason=end.reason,
-        message=end.message,
+        message=beginning(end.message, MAX_TEXT_LENGTH),
         time=rfc3339(now),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpjob_operator.api.names import Reason
-from ddpjob_operator.api.status import Failure
+from ddpjob_operator.api.status import MAX_TEXT_LENGTH, Failure
 from ddpjob_operator.core.decision import Advice, Finish
 from ddpjob_operator.core.failure.cause import global_rank
 from ddpjob_operator.core.model import Pod
@@ -19,6 +19,7 @@ from ddpjob_operator.core.policies.failed_attempt import fail
 from ddpjob_operator.core.policies.obstacles import explain_wait, never_starts
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import duration, rfc3339
+from ddpjob_operator.core.untrusted import beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ def end_what_takes_too_long(situation: Situation) -> Advice:
 
 def ended_by_operator(situation: Situation, reason: Reason, message: str, culprit: Pod | None) -> Failure:
     """The record of an attempt whose pods have not ended by themselves."""
-    failure = Failure(attempt=situation.status.attempt, reason=reason, message=message, time=rfc3339(situation.now))
+    quoted = beginning(message, MAX_TEXT_LENGTH)
+    failure = Failure(attempt=situation.status.attempt, reason=reason, message=quoted, time=rfc3339(situation.now))
     if culprit is None:
         return failure
     of_pod = {"rank": culprit.rank, "pod": culprit.name, "node": culprit.node}

@@ -8,7 +8,7 @@ With exit code 69 they have waited as long as they do, which says nothing about 
 """
 
 from ddpjob_operator.api.names import Phase, contract
-from ddpjob_operator.api.status import Failure
+from ddpjob_operator.api.status import MAX_TEXT_LENGTH, Failure
 from ddpjob_operator.core.actions import ReadLog
 from ddpjob_operator.core.decision import Advice, StartNextAttempt
 from ddpjob_operator.core.failure.cause import End
@@ -18,6 +18,7 @@ from ddpjob_operator.core.model import NO_LOG, Pod
 from ddpjob_operator.core.policies.whole_gang import FINISHING_SECONDS
 from ddpjob_operator.core.render.pods import REPLACEMENT_SECONDS
 from ddpjob_operator.core.situation import Situation
+from ddpjob_operator.core.untrusted import beginning
 
 
 def restart_what_cannot_meet(situation: Situation) -> Advice:
@@ -70,9 +71,10 @@ def have_joined(situation: Situation) -> bool:
 
 def _restart_all(loss: Failure, too_late: str) -> StartNextAttempt:
     """The decision to restart the whole gang after the loss of a pod, which has been counted already."""
-    ended = loss.model_copy(
-        update={"replaced": False, "message": f"{loss.message}; {too_late}" if loss.message else too_late}
+    message = (
+        f"{beginning(loss.message, MAX_TEXT_LENGTH - len(too_late) - 2)}; {too_late}" if loss.message else too_late
     )
+    ended = loss.model_copy(update={"replaced": False, "message": message})
     return StartNextAttempt(phase=Phase.RESTARTING, reason=loss.reason, message=failure_sentence(ended), failure=ended)
 
 

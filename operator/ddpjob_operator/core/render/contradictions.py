@@ -59,9 +59,11 @@ def _tolerations(pod: dict[str, Any], theirs: list[dict[str, Any]]) -> None:
     for toleration in theirs:
         if "tolerationSeconds" in toleration:  # which only this effect can have
             toleration.setdefault("effect", "NoExecute")
-    replaced = {(toleration.get("key"), toleration.get("effect")) for toleration in theirs}
+    replaced = [(toleration.get("key"), toleration.get("effect")) for toleration in theirs]
     pod["tolerations"] = [
-        own for own in pod["tolerations"] if not replaced & {(own["key"], own["effect"]), (own["key"], None)}
+        own
+        for own in pod["tolerations"]
+        if (own["key"], own["effect"]) not in replaced and (own["key"], None) not in replaced
     ]
 
 

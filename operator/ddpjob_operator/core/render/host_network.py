@@ -39,11 +39,9 @@ def ports_of_rank_0(job: Job, spec: DDPJobSpec) -> list[Body]:
     return [{"containerPort": port, "hostPort": port}]
 
 
-def _declared(spec: DDPJobSpec) -> set[object]:
+def _declared(spec: DDPJobSpec) -> list[object]:
     """The TCP ports that containers of the template declare, which in the network of the node are those of the node."""
     pod = spec.template.spec if spec.template else None
-    containers = (pod.containers if pod else None) or ()
-    ports = [port for container in containers for port in (container.model_extra or {}).get("ports") or ()]
-    return {
-        port.get("containerPort") for port in ports if isinstance(port, dict) and port.get("protocol", "TCP") == "TCP"
-    }
+    declared = [(each.model_extra or {}).get("ports") for each in (pod.containers if pod else None) or ()]
+    ports = [port for ports in declared if isinstance(ports, list) for port in ports if isinstance(port, dict)]
+    return [port.get("containerPort") for port in ports if port.get("protocol", "TCP") == "TCP"]

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob_operator.api.names import LABEL_JOB_UID, ConditionType, Phase, Reason
-from ddpjob_operator.api.status import Condition, DDPJobStatus, Failure, ReplacedPod, Restarts, SchedulingStatus
+from ddpjob_operator.api.status import (
+    MAX_TEXT_LENGTH,
+    Condition,
+    DDPJobStatus,
+    Failure,
+    ReplacedPod,
+    Restarts,
+    SchedulingStatus,
+)
 from ddpjob_operator.core.decision import (
     AwaitEvidence,
     Decision,
@@ -32,6 +40,7 @@ from ddpjob_operator.core.render.time_accounting import (
 )
 from ddpjob_operator.core.situation import Situation
 from ddpjob_operator.core.times import rfc3339
+from ddpjob_operator.core.untrusted import beginning
 
 #: Past attempts that the status remembers.
 MAX_PAST_ATTEMPTS = 10
@@ -73,7 +82,7 @@ def still_finished(observed: Observed, now: float) -> DDPJobStatus:
 
 def stalled(observed: Observed, reason: Reason, message: str, now: float) -> DDPJobStatus:
     """The status of a job that is left as it is, with a condition that says why; it is that of a new job, too."""
-    status = observed.job.status
+    status, message = observed.job.status, beginning(message, MAX_TEXT_LENGTH)
     if status.phase is None:
         status = status.model_copy(update={"phase": Phase.PENDING, "reason": reason, "message": message})
     return _with_conditions(observed, status, {ConditionType.STALLED: True}, reason=reason, message=message, now=now)
@@ -367,6 +376,7 @@ def _shown(
     )
     if turns:
         status = with_time_accounted(status, now)
+    message = beginning(message, MAX_TEXT_LENGTH)
     shown = status.model_copy(update={"phase": phase, "reason": reason, "message": message})
     truths = {**truths, ConditionType.STALLED: False}
     return _with_conditions(observed, shown, truths, reason=reason, message=message, now=now)
@@ -397,7 +407,7 @@ def _with_conditions(
             type=type_,
             status="True" if truth else "False",
             reason=reason,
-            message=message if truth else "",
+            message=beginning(message, MAX_TEXT_LENGTH) if truth else "",
             last_transition_time=old.last_transition_time if old and was == truth else rfc3339(now),
             observed_generation=generation,
         )

@@ -24,6 +24,8 @@ Traceback (most recent call last):
 KeyError: 'x'
 """
 
+PLACE = 'def f(): raise KeyError("x") in /app/plain.py, line 2'
+
 RANK_1 = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/app/boom.py", line 6, in <module>
@@ -81,7 +83,11 @@ Root Cause (first observed failure):
     [
         (PLAIN, "KeyError: 'x'"),
         (PLAIN + "cleaning up\n", "KeyError: 'x'"),
-        (PLAIN + PLAIN.replace("KeyError: 'x'", "mine.errors.Late"), "mine.errors.Late"),
+        (PLAIN + PLAIN.replace("KeyError: 'x'", "mine.errors.Late"), f"mine.errors.Late ({PLACE})"),
+        (
+            PLAIN.replace("    def f()", "    " + "x" * 3000).replace("KeyError: 'x'", "E"),
+            f"E ({'x' * 200} in /app/plain.py, line 2)",
+        ),
         (RANK_1 + RANK_0_ECHO + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
         (RANK_0_ECHO + RANK_1 + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
         (TORCHRUN.format(code=1), ""),

@@ -102,6 +102,12 @@ def test_the_exception_is_the_workers_and_never_torchruns_own(text, exception) -
     assert last_exception(text) == exception
 
 
+def test_who_waits_at_a_monitored_barrier_only_names_the_cause() -> None:
+    waits = "RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms"
+    assert is_echo(waits)
+    assert is_timeout(waits)
+
+
 def test_interleaved_tracebacks_of_two_ranks_are_separated() -> None:
     first, second = RANK_1.splitlines(), RANK_0_ECHO.splitlines()
     mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]

@@ -49,7 +49,7 @@ _ECHO = re.compile(
     r"|^(?:\[[\w-]+\]:\s?)*runtimeerror: (?:\[[^\s\]]+\] )?"
     r"(?:connection (?:closed|reset) by peer|broken pipe|socket timeout|socket closed|(?:read|write) error \[)"
     r"|timed out waiting \d+ms for|nccl (?:error|warn)|ncclremoteerror|ncclsystemerror"
-    r"|watchdog caught collective operation timeout|heartbeat timeout"
+    r"|watchdog caught collective operation timeout|heartbeat timeout|failed to pass monitoredbarrier in"
     r"|nccl operation timed out|nccl hit async error|remote process exited"
     r"|recvvalue failed|sendbytes failed|failed to recv, got|the client socket has (?:failed|timed out)",
     re.MULTILINE,
@@ -63,6 +63,7 @@ _OWN_FAULT = re.compile(
 #: Of the echoes, the ones that say that nobody answered in time, rather than that a connection broke.
 _TIMEOUT = re.compile(
     r"timed out waiting \d+ms for|socket timeout|collective operation timeout|heartbeat timeout|wait timeout after"
+    r"|failed to pass monitoredbarrier in"
     r"|client socket has timed out|timed out after \d+ seconds|nccl operation timed out|rendezvoustimeouterror"
 )
 #: Memory that was requested and not available: of the GPU, of torch's CPU allocator, of C++, of Python, of numpy, of fork,

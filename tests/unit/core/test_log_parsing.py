@@ -155,6 +155,14 @@ def test_a_log_without_a_readable_table_has_no_exit(text) -> None:
     assert worker_exit(text) is None
 
 
+def test_a_carriage_return_in_a_name_is_shown_as_bash_shows_it() -> None:
+    """A script that Windows saved names files that do not exist; a progress bar ends a state with such a character."""
+    assert (
+        last_line("10%\r20%\rsh: can't open file '/w/t.py\r': [Errno 2]\r\n")
+        == r"sh: can't open file '/w/t.py\r': [Errno 2]"
+    )
+
+
 def test_the_last_line_is_the_last_that_is_not_blank() -> None:
     assert last_line("first\nsh: train.py: not found\n\n  \n") == "sh: train.py: not found"
 

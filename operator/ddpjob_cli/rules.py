@@ -68,7 +68,9 @@ def _wrong(schema: _Schema, value: Any, path: str) -> Iterator[str]:
             yield from _wrong(schema.get("items", {}), item, f"{path}[{index}]")
             key = json.dumps([item.get(key) for key in keys] if keys and isinstance(item, dict) else item)
             if key in seen and schema.get("x-kubernetes-list-type") in ("map", "set"):
-                named = " and ".join(f"the {key} {item.get(key)}" for key in keys) or str(item)
+                named = " and ".join(f"the {key} {item.get(key)}" for key in keys if isinstance(item, dict)) or str(
+                    item
+                )
                 yield f"{path}[{index}] has {named} as another entry before it; remove one of them"
             seen.add(key)
 

@@ -120,7 +120,8 @@ class Namespace:
     async def succeeds(self, name: str, attempt: int = 1) -> dict[str, Any]:
         """End all programs of this attempt with exit code 0, and wait for the end of the job; gives its status."""
         for pod, body in (await self.pods()).items():
-            if pod.startswith(f"{name}-{attempt}-") and body["status"]["phase"] == "Running":
+            is_there = body["status"]["phase"] == "Running" and "deletionTimestamp" not in body["metadata"]
+            if is_there and pod.startswith(f"{name}-{attempt}-"):
                 await self.ends(pod, 0)
         return await self.reaches(name, "Succeeded", attempt)
 

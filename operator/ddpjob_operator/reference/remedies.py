@@ -28,6 +28,12 @@ class Remedy:
 #: The first row that matches applies.
 REMEDIES: Final = (
     Remedy(
+        pattern=r"\\r['\u2019:]",
+        example="bash: line 2: $'\\r': command not found",
+        advice="Save the script with the line ends of Linux: `dos2unix SCRIPT`, or in git `*.sh text eol=lf` in"
+        " `.gitattributes`.",
+    ),
+    Remedy(
         pattern=r"No module named ['\"]?\w",
         example="ModuleNotFoundError: No module named 'transformers'",
         advice=f"Install the package {_INSTALL}. A module of your own must be next to the script or in `PYTHONPATH`.",
@@ -49,14 +55,22 @@ REMEDIES: Final = (
         " directory. Copy the script into the image, mount it, or let `ddpjob run -- python SCRIPT` send it.",
     ),
     Remedy(
+        pattern=r"command not found|sh: \d+: \S+: not found",
+        example="bash: line 1: torchrun: command not found",
+        advice="The image has no such program, or not in `PATH`: use its absolute path, `python -m MODULE`, or an"
+        " image that contains it.",
+    ),
+    Remedy(
         pattern=r": error: (?:unrecognized arguments|argument |the following arguments)|No such option",
         example="train.py: error: unrecognized arguments: --lr x",
-        advice="Correct the arguments behind the script in `command`: each is an item of its own, such as `[--lr, '0.1']`.",
+        advice="Correct the arguments behind the script in `command`: each is an item of its own, such as `[--lr,"
+        " '0.1']`.",
     ),
     Remedy(
         pattern=r"EOFError: EOF when reading a line",
         example="EOFError: EOF when reading a line",
-        advice="Ranks have no standard input: take what `input()` asks for from an argument or an environment variable.",
+        advice="Ranks have no standard input: take what `input()` asks for from an argument or an environment"
+        " variable.",
     ),
     Remedy(
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
@@ -92,8 +106,10 @@ REMEDIES: Final = (
     ),
     Remedy(
         pattern=r"(?:Default|default) process group has not been initialized",
-        example="ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
-        advice="Call `torch.distributed.init_process_group()` once at the start of each rank, before the model is wrapped.",
+        example="ValueError: Default process group has not been initialized, please make sure to call"
+        " init_process_group.",
+        advice="Call `torch.distributed.init_process_group()` once at the start of each rank, before the model is"
+        " wrapped.",
     ),
     Remedy(
         pattern=r"trying to initialize the default process group twice",
@@ -103,12 +119,69 @@ REMEDIES: Final = (
     Remedy(
         pattern=r"Expected to have finished reduction in the prior iteration",
         example="RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
-        advice="Some parameters had no part in the loss: use them, or wrap the model with `find_unused_parameters=True`.",
+        advice="Some parameters had no part in the loss: use them, or wrap the model with"
+        " `find_unused_parameters=True`.",
+    ),
+    Remedy(
+        pattern=r"mark a variable ready only once",
+        example="RuntimeError: Expected to mark a variable ready only once.",
+        advice="A parameter was used twice in one backward pass: call `torch.utils.checkpoint` with"
+        " `use_reentrant=False`, or wrap the model with `static_graph=True`.",
+    ),
+    Remedy(
+        pattern=r"expects same model across all ranks|appears not to match (?:sizes|strides) of the same param",
+        example="RuntimeError: DDP expects same model across all ranks, but Rank 1 has 161 params, while rank 0 has"
+        " inconsistent 0 params.",
+        advice="Build the same model on each rank: nothing that differs between ranks, such as data or a checkpoint"
+        " that only one rank finds, may decide on layers or on what is trained.",
+    ),
+    Remedy(
+        pattern=r"mismatch between collectives",
+        example="RuntimeError: Detected mismatch between collectives on ranks.",
+        advice="Each rank must call the same collectives in the same order: look for `if rank == 0` around one, and"
+        " for ranks with fewer batches.",
+    ),
+    Remedy(
+        pattern=r"Cannot re-initialize CUDA in forked",
+        example="RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you"
+        " must use the 'spawn' start method",
+        advice="Use no GPU before and in data-loader workers: move batches to the GPU in the training loop, or give"
+        " `DataLoader` `multiprocessing_context='spawn'`.",
+    ),
+    Remedy(
+        pattern=r"attempt has been made to start a new process",
+        example="RuntimeError: An attempt has been made to start a new process before the current process has"
+        " finished its bootstrapping phase.",
+        advice="Start the training below `if __name__ == '__main__':`, because spawned processes import the script.",
+    ),
+    Remedy(
+        pattern=r"start new thread|pthread_create failed|Resource temporarily unavailable",
+        example="RuntimeError: can't start new thread",
+        advice="The pod has as many processes and threads as its node allows (`podPidsLimit` of the kubelet): use"
+        " fewer data-loader workers, and set `OMP_NUM_THREADS` in `env`.",
+    ),
+    Remedy(
+        pattern=r"DataLoader worker \(pid",
+        example="RuntimeError: DataLoader worker (pid 25902) is killed by signal: Segmentation fault.",
+        advice="Run once with `num_workers=0`: the training then ends with the error itself.",
+    ),
+    Remedy(
+        pattern=r"Failed to find C compiler",
+        example="InductorError: RuntimeError: Failed to find C compiler.",
+        advice="`torch.compile` needs a C compiler: use an image with gcc.",
+    ),
+    Remedy(
+        pattern=r"ECC error|unspecified launch failure|GPU is lost|fallen off the bus",
+        example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        advice="The GPU reports a fault: ask whoever runs the cluster to look at the node that `ddpjob explain`"
+        " names (`dmesg`, `nvidia-smi -q`).",
     ),
     Remedy(
         pattern=r"Expected all tensors to be on the same device",
-        example="RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        advice="Move model and batch to the same device, that of the rank: `torch.device('cuda', int(os.environ['LOCAL_RANK']))`.",
+        example="RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0"
+        " and cpu!",
+        advice="Move model and batch to the same device, that of the rank: `torch.device('cuda',"
+        " int(os.environ['LOCAL_RANK']))`.",
     ),
     Remedy(
         pattern=r"loading state_dict|Weights only load failed|PytorchStreamReader failed",
@@ -118,18 +191,22 @@ REMEDIES: Final = (
     ),
     Remedy(
         pattern=r"num_nodes=\d+`? in Lightning|rank < size\. \d",
-        example="ValueError: You set `devices=1` and `num_nodes=1` in Lightning, but the product (1 * 1) does not match the world size (2).",
-        advice="Tell Lightning of all pods: `Trainer(num_nodes=int(os.environ['NNODES']), devices=N)`, with N ranks in each pod.",
+        example="ValueError: You set `devices=1` and `num_nodes=1` in Lightning, but the product (1 * 1) does not"
+        " match the world size (2).",
+        advice="Tell Lightning of all pods: `Trainer(num_nodes=int(os.environ['NNODES']), devices=N)`, with N ranks"
+        " in each pod.",
     ),
     Remedy(
         pattern=r"Too many open files|received 0 items of ancdata",
         example="OSError: [Errno 24] Too many open files",
-        advice="Call `torch.multiprocessing.set_sharing_strategy('file_system')`, use fewer data-loader workers, or close what is opened.",
+        advice="Call `torch.multiprocessing.set_sharing_strategy('file_system')`, use fewer data-loader workers, or"
+        " close what is opened.",
     ),
     Remedy(
         pattern=r"No space left on device|MiB free",
         example="OSError: [Errno 28] No space left on device: '/checkpoints/step-100'",
-        advice="Free space in the file system of the path that the message names, enlarge its volume, or keep fewer checkpoints.",
+        advice="Free space in the file system of the path that the message names, enlarge its volume, or keep fewer"
+        " checkpoints.",
     ),
     Remedy(
         pattern=r"PermissionError: |Permission denied|Read-only file system",
@@ -140,20 +217,32 @@ REMEDIES: Final = (
     Remedy(
         pattern=r"FileNotFoundError: |NotADirectoryError: ",
         example="FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
-        advice="Each pod needs the file: mount it by `data.volume` at `/data`, or put it into the image, and use an absolute path.",
+        advice="Each pod needs the file: mount it by `data.volume` at `/data`, or put it into the image, and use an"
+        " absolute path.",
     ),
     Remedy(
         pattern=r"Name or service not known|Temporary failure in name resolution|getaddrinfo failed|NameResolutionError"
-        r"|Connect(?:ion)?(?:Timeout|Error): |Max retries exceeded|URLError|LocalEntryNotFoundError",
-        example="requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded",
+        r"|Connect(?:ion)?(?:Timeout|Error): |Max retries exceeded|URLError|LocalEntryNotFoundError"
+        r"|We couldn't connect to",
+        example="requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max"
+        " retries exceeded",
         advice="Pods may have no way to that host: put data and models into the image or a volume beforehand, or set `HTTPS_PROXY` in"
         " `env`.",
     ),
     Remedy(
-        pattern=r"401 |403 |Unauthorized|NoCredentialsError|Unable to locate credentials|AccessDenied|GatedRepoError",
+        pattern=r"429 Client|Too Many Requests",
+        example="huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url:"
+        " https://huggingface.co/api",
+        advice="The host limits requests: let one rank download before the others (`torch.distributed.barrier()`),"
+        " or put data and models into a volume.",
+    ),
+    Remedy(
+        pattern=r"\b40[13] (?:Client|GET|PUT|POST)|Unauthorized|Forbidden|NoCredentialsError|Unable to locate credentials|AccessDenied"
+        r"|GatedRepoError|gated repo"
+        r"|api_key not configured",
         example="botocore.exceptions.NoCredentialsError: Unable to locate credentials",
-        advice="Give the program its credentials: a Secret in `env` by `valueFrom.secretKeyRef`, such as for `HF_TOKEN` or"
-        " `AWS_ACCESS_KEY_ID`.",
+        advice="Give the program its credentials: a Secret in `env` by `valueFrom.secretKeyRef`, such as for `HF_TOKEN`,"
+        " `WANDB_API_KEY` or `AWS_ACCESS_KEY_ID`.",
     ),
     Remedy(
         pattern=r"KeyError: '[A-Z][A-Z0-9_]+'$",
@@ -164,7 +253,8 @@ REMEDIES: Final = (
     Remedy(
         pattern=r"GLIBC\S* not found|cannot open shared object file|exec format error",
         example="ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
-        advice="The image does not fit: a library is missing or of another version, or it is built for another processor or another CUDA.",
+        advice="The image does not fit: a library is missing or of another version, or it is built for another"
+        " processor or another CUDA.",
     ),
 )
 

@@ -196,9 +196,9 @@ async def test_list_logs_and_events_in_each_format(
 
     cluster.append_kwok_log(namespace.name, "j-1-0", 'zero\nother\nddpjob-progress {"step": 1, "loss": 0.5}')
     cluster.append_kwok_log(namespace.name, "j-1-1", "one")
-    output, _ = await ddpjob("logs", "j")
-    prefixes = [line.partition("]")[0].split()[0] for line in output.splitlines()]
-    assert prefixes == ["[r00", "[r00", "[r00", "[r01"]
+    for options, expected in (((), ["[r00", "[r00", "[r01"]), (("--raw",), ["[r00", "[r00", "[r00", "[r01"])):
+        output, _ = await ddpjob("logs", "j", *options)
+        assert [line.partition("]")[0].split()[0] for line in output.splitlines()] == expected
     assert (await ddpjob("logs", "j", "--rank", "0", "--grep", "^z", "-o", "raw"))[0] == "zero\n"
     line = json.loads((await ddpjob("logs", "j", "--rank", "1-3", "-o", "json"))[0])
     assert (line["rank"], line["attempt"], line["text"]) == (1, 1, "one")
@@ -269,12 +269,12 @@ async def test_run_on_a_terminal_shows_lines_above_one_bar(
         await runs(namespace)
         cluster.append_kwok_log(namespace.name, "j-1-0", 'hello\nddpjob-progress {"step": 3, "totalSteps": 9}')
         await asyncio.to_thread(terminal.read_until, "hello")
-        await asyncio.to_thread(terminal.read_until, "1/1 ready")
+        await asyncio.to_thread(terminal.read_until, "step 3/9")
         await namespace.ends("j-1-0", 0)
         await asyncio.to_thread(terminal.read_until, "")
         assert terminal.process.wait(SECONDS) == 0
     shown = terminal.screen.text
-    assert (shown.count("[rank 0] hello"), "ready" in shown) == (1, False)
+    assert (shown.count("[rank 0] hello"), "━" in shown) == (1, False)
     assert "j succeeded after" in shown.splitlines()[-1]
 
 

@@ -79,6 +79,10 @@ def test_the_frame_of_the_job_is_checked(tmp_path: Path, changed: dict[str, obje
         ({"command": ["accelerate", "launch", "x.py"], "processesPerNode": 2}, 'such as command: ["torchrun", "x.py"]'),
         ({"env": {"A": 5}}, 'spec.env is {"A": 5}; expected a list, such as [{"name": "A", "value": "5"}]'),
         ({"command": "python x.py"}, 'expected a list, such as ["python", "x.py"]'),
+        (
+            {"template": {"spec": {"containers": ["a", "a"]}}},
+            'spec.template.spec.containers[0] is "a"; expected ',
+        ),
         ({"command": ["x", True]}, 'spec.command[1] is true; expected text, in quotes, such as "true"'),
         (
             {"checkpoint": {"volume": {"emptyDir": {}}, "everySteps": 5}},

@@ -24,6 +24,8 @@ Traceback (most recent call last):
 KeyError: 'x'
 """
 
+PLACE = 'def f(): raise KeyError("x") in /app/plain.py, line 2'
+
 RANK_1 = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/app/boom.py", line 6, in <module>
@@ -81,7 +83,11 @@ Root Cause (first observed failure):
     [
         (PLAIN, "KeyError: 'x'"),
         (PLAIN + "cleaning up\n", "KeyError: 'x'"),
-        (PLAIN + PLAIN.replace("KeyError: 'x'", "mine.errors.Late"), "mine.errors.Late"),
+        (PLAIN + PLAIN.replace("KeyError: 'x'", "mine.errors.Late"), f"mine.errors.Late ({PLACE})"),
+        (
+            PLAIN.replace("    def f()", "    " + "x" * 3000).replace("KeyError: 'x'", "E"),
+            f"E ({'x' * 200} in /app/plain.py, line 2)",
+        ),
         (RANK_1 + RANK_0_ECHO + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
         (RANK_0_ECHO + RANK_1 + TORCHRUN.format(code=1), "ValueError: boom of rank 1"),
         (TORCHRUN.format(code=1), ""),
@@ -94,6 +100,12 @@ Root Cause (first observed failure):
 )
 def test_the_exception_is_the_workers_and_never_torchruns_own(text, exception) -> None:
     assert last_exception(text) == exception
+
+
+def test_who_waits_at_a_monitored_barrier_only_names_the_cause() -> None:
+    waits = "RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms"
+    assert is_echo(waits)
+    assert is_timeout(waits)
 
 
 def test_interleaved_tracebacks_of_two_ranks_are_separated() -> None:
@@ -141,6 +153,14 @@ def test_the_exit_of_the_worker_is_read_from_torchruns_table(code, expected) -> 
 @pytest.mark.parametrize("text", [PLAIN, TORCHRUN.format(code="9" * 5000)])
 def test_a_log_without_a_readable_table_has_no_exit(text) -> None:
     assert worker_exit(text) is None
+
+
+def test_a_carriage_return_in_a_name_is_shown_as_bash_shows_it() -> None:
+    """A script that Windows saved names files that do not exist; a progress bar ends a state with such a character."""
+    assert (
+        last_line("10%\r20%\rsh: can't open file '/w/t.py\r': [Errno 2]\r\n")
+        == r"sh: can't open file '/w/t.py\r': [Errno 2]"
+    )
 
 
 def test_the_last_line_is_the_last_that_is_not_blank() -> None:

@@ -317,7 +317,7 @@ def test_a_part_that_ranks_have_of_their_own_needs_a_rule_for_another_number_of_
 @pytest.mark.usefixtures("stop")
 def test_a_part_that_ranks_have_of_their_own_may_hold_numbers_of_numpy(saved):
     with Session() as session:
-        session.track(per_rank={"stream": Sampler(np.int64(5))})
+        session.track(per_rank={"stream": Sampler(np.int64(5))})  # type: ignore[arg-type]  # as a script may hold it
         list(session.steps(1))
     assert saved()[1]["random"][0]["parts"] == {"stream": {"drawn": [5]}}
 

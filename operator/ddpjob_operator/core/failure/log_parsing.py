@@ -49,7 +49,7 @@ _ECHO = re.compile(
     r"|^(?:\[[\w-]+\]:\s?)*runtimeerror: (?:\[[^\s\]]+\] )?"
     r"(?:connection (?:closed|reset) by peer|broken pipe|socket timeout|socket closed|(?:read|write) error \[)"
     r"|timed out waiting \d+ms for|nccl (?:error|warn)|ncclremoteerror|ncclsystemerror"
-    r"|watchdog caught collective operation timeout|heartbeat timeout"
+    r"|watchdog caught collective operation timeout|heartbeat timeout|failed to pass monitoredbarrier in"
     r"|nccl operation timed out|nccl hit async error|remote process exited"
     r"|recvvalue failed|sendbytes failed|failed to recv, got|the client socket has (?:failed|timed out)",
     re.MULTILINE,
@@ -63,6 +63,7 @@ _OWN_FAULT = re.compile(
 #: Of the echoes, the ones that say that nobody answered in time, rather than that a connection broke.
 _TIMEOUT = re.compile(
     r"timed out waiting \d+ms for|socket timeout|collective operation timeout|heartbeat timeout|wait timeout after"
+    r"|failed to pass monitoredbarrier in"
     r"|client socket has timed out|timed out after \d+ seconds|nccl operation timed out|rendezvoustimeouterror"
 )
 #: Memory that was requested and not available: of the GPU, of torch's CPU allocator, of C++, of Python, of numpy, of fork,
@@ -85,6 +86,8 @@ _OUT_OF_SHARED_MEMORY = re.compile(
 )
 
 
+#: A carriage return at the end of a name in a message: a script with the line ends of Windows named a file or program.
+_RETURN_IN_NAME = re.compile(r"\r(?=['\u2019:])")
 #: torch's logging and warnings, and Lightning.
 _SAYS_RANK_0 = re.compile(r"^\[rank0\]:|\bGLOBAL_RANK: 0, MEMBER: 1/", re.MULTILINE)
 
@@ -112,8 +115,9 @@ def end_of_log(text: str) -> LogEnd:
 def _with_short_lines(text: str) -> str:
     """The text with the middle of each long line left out, so that such lines do not push a traceback out of what is parsed.
 
-    A record in JSON with a traceback becomes the lines of the traceback.
+    A record in JSON with a traceback becomes the lines of the traceback. A carriage return in a name is shown as bash shows it.
     """
+    text = _RETURN_IN_NAME.sub(r"\\r", text)
     return "\n".join(
         line if len(line) <= LONG_LINE_LENGTH else f"{line[:KEPT_LENGTH]}…{line[-KEPT_LENGTH:]}"
         for line in map(lines_of_record, text.split("\n"))

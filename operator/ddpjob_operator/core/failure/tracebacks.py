@@ -22,7 +22,7 @@ _PREFIX = re.compile(r"(?:\[[\w-]+\]:\s?)+")
 _RANK_PREFIX = re.compile(r"\[(?:rank|default)\d{1,9}\]:")
 #: `Type` or `module.Type: message`, as the interpreter ends a traceback.
 _EXCEPTION = re.compile(r"[^\W\d][\w.<>]*(?::(?:\s.*)?)?$")
-_FRAME = re.compile(r'(?:> |\s+)File "([^"]*)", line \d+(?:, in (.*))?$')
+_FRAME = re.compile(r'(?:> |\s+)File "([^"]*)", line (\d+)(?:, in (.*))?$')
 #: A mistake in the syntax of the main script has no traceback, only a place.
 _SYNTAX_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _GROUP_MARGIN = re.compile(r"\s+\| ?")
@@ -50,6 +50,8 @@ _GOES_ON = (
     (re.compile(r".*\bvalidation errors? for \S+$"), 2),
     (re.compile(r".*\bNCCL version [\d.]+$"), 3),
 )
+#: Longest piece of a source line that is shown.
+_SHOWN_SOURCE = 200
 #: A prefix of each line, such as a time or `srun --label`, has the same characters but for its digits.
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _FROM = "The above exception was the direct cause of the following exception:"
@@ -115,6 +117,8 @@ class _Reader:
         self._first_frame: tuple[str, str] | None = None
         self._is_in_handler = False
         self._is_raised_in_handler = False
+        self._last_frame = ""
+        self._source_line = ""  # of the last frame
 
     def read(self, line: str) -> None:
         """Read the next line."""
@@ -133,7 +137,7 @@ class _Reader:
             self._begin(line)
         elif self._is_open:
             self._in_traceback(line)
-        elif (frame := _FRAME.match(line)) and frame[2] is None:
+        elif (frame := _FRAME.match(line)) and frame[3] is None:
             self._begin(line)
             self._without_head = True
         else:
@@ -161,6 +165,7 @@ class _Reader:
         self._replaces = f"Original {TRACEBACK}" in line and self._last is not None
         self._handler, self._first_frame = self._first_frame, None
         self._is_in_handler = self._is_raised_in_handler = False
+        self._last_frame = self._source_line = ""
 
     def _in_traceback(self, line: str) -> None:
         indent = ""
@@ -173,22 +178,33 @@ class _Reader:
             return
         self._is_open = False
         is_exception = (_SYNTAX_ERROR if self._without_head else _EXCEPTION).match(line)
+        text = printable(line + self._place(line))
         if is_exception and self._in_group:
-            self._of_group(printable(line))
+            self._of_group(text)
         elif is_exception:
-            self._end(printable(line))
+            self._end(text)
             self._column = indent
         else:
             self._link, self._noise_lines = "", 0
 
     def _in_frames(self, line: str) -> None:
         if frame := _FRAME.match(line):
-            place = (frame[1], frame[2] or "")
+            place = (frame[1], frame[3] or "")
+            self._last_frame = f"{frame[1]}, line {frame[2]}"
+            self._source_line = ""
             self._first_frame = self._first_frame or place
             self._is_in_handler = place == self._handler
-        elif self._is_in_handler and line:
+            return
+        self._source_line = self._source_line or line.strip()[:_SHOWN_SOURCE]
+        if self._is_in_handler and line:
             self._is_raised_in_handler = line.lstrip().startswith("raise")
             self._is_in_handler = False
+
+    def _place(self, exception: str) -> str:
+        """Where an exception without a message was raised, such as that of a bare `assert`: its type alone says too little."""
+        if not self._last_frame or ":" in exception:
+            return ""
+        return f" ({self._source_line} in {self._last_frame})" if self._source_line else f" (in {self._last_frame})"
 
     def _of_group(self, text: str) -> None:
         """Of a group the first exception is reported, not the group."""

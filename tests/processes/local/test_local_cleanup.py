@@ -87,14 +87,15 @@ def test_sigkill_of_the_commands_process_group_leaves_nothing(tmp_path: Path) ->
         wait_for("every process of the run to end", lambda: not command.processes(), seconds=DEADLINE_SECONDS)
 
 
-def test_the_end_of_the_reader_leaves_nothing(tmp_path: Path) -> None:
-    count_for_ever = "import itertools, time\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.01)"
-    with LocalCommand(write_job(tmp_path, {"command": ["python", "-c", count_for_ever]}), tmp_path) as command:
+def test_a_run_whose_reader_has_gone_ends_with_its_program_and_leaves_nothing(tmp_path: Path) -> None:
+    count = "import time\nfor n in range(200): print(n, flush=True); time.sleep(0.01)\nopen('counted', 'w')"
+    with LocalCommand(write_job(tmp_path, {"command": ["python", "-c", count]}), tmp_path) as command:
         assert command.process.stdout is not None
         command.process.stdout.readline()
         command.process.stdout.close()
-        assert command.process.wait(timeout=DEADLINE_SECONDS) == 141
+        assert command.process.wait(timeout=DEADLINE_SECONDS) == 0
         wait_for("every process of the run to end", lambda: not command.processes(), seconds=DEADLINE_SECONDS)
+    assert list(tmp_path.rglob("counted")), "the program was ended before"
 
 
 def test_the_program_of_a_killed_reaper_is_killed(tmp_path: Path) -> None:

@@ -60,7 +60,10 @@ def build(target: str) -> images.Image:
 
 
 def names(target: str, loaded: Collection[str]) -> list[str]:
-    """The names that the image of a target gets on nodes, next to those of the other targets."""
+    """The names under which nodes get the image of a target.
+
+    `trainer-cpu` is also loaded as `trainer`, the name that the chart uses, unless a `trainer` is loaded itself.
+    """
     stands_for_trainer = target == "trainer-cpu" and "trainer" not in loaded
     return [recipe(name).name for name in (target, *(["trainer"] if stands_for_trainer else []))]
 

@@ -186,8 +186,9 @@ REMEDIES: Final = (
     Remedy(
         pattern=r"loading state_dict|Weights only load failed|PytorchStreamReader failed",
         example="RuntimeError: Error(s) in loading state_dict for ResNet:",
-        advice="The file is not of this model, is torn, or holds more than tensors (`weights_only`): give the job another name or"
-        " checkpoint directory to begin anew, write files under a temporary name and rename them.",
+        advice="The file belongs to another model, is incomplete, or holds more than tensors (`weights_only`). To start from step 0,"
+        " give the job another name or checkpoint directory. A file that is written under a temporary name and then renamed is"
+        " never incomplete.",
     ),
     Remedy(
         pattern=r"num_nodes=\d+`? in Lightning|rank < size\. \d",

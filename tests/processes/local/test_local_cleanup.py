@@ -88,11 +88,13 @@ def test_sigkill_of_the_commands_process_group_leaves_nothing(tmp_path: Path) ->
 
 
 def test_a_run_whose_reader_has_gone_ends_with_its_program_and_leaves_nothing(tmp_path: Path) -> None:
-    count = "import time\nfor n in range(200): print(n, flush=True); time.sleep(0.01)\nopen('counted', 'w')"
+    os.mkfifo(tmp_path / "go")
+    count = f"print(0, flush=True)\nopen({str(tmp_path / 'go')!r}).read()\nfor n in range(200): print(n, flush=True)\nopen('counted', 'w')"
     with LocalCommand(write_job(tmp_path, {"command": ["python", "-c", count]}), tmp_path) as command:
         assert command.process.stdout is not None
         command.process.stdout.readline()
         command.process.stdout.close()
+        (tmp_path / "go").write_text("")  # opened by the program, too
         assert command.process.wait(timeout=DEADLINE_SECONDS) == 0
         wait_for("every process of the run to end", lambda: not command.processes(), seconds=DEADLINE_SECONDS)
     assert list(tmp_path.rglob("counted")), "the program was ended before"

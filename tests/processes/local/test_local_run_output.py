@@ -1,5 +1,6 @@
 """What `ddpjob run --local` prints in a life with a restart, as a golden file; times and directories are replaced."""
 
+import os
 import re
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def test_a_program_that_fails_once_is_restarted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output", [">/dev/full 2>&1", "2>&1 | true", ">&- 2>&-"])
 def test_what_happens_to_the_output_ends_no_training(tmp_path: Path, output: str) -> None:
-    steps = "import time\nfor step in range(20): print(step, flush=True); time.sleep(0.05)\nopen('done', 'w')"
+    steps = "for step in range(20): print(step, flush=True)\nopen('done', 'w')"  # `true` has ended long before Python begins
     (tmp_path / "train.py").write_text(steps)
     command = f"{sys.executable} -m ddpjob_cli run --local --nodes 1 -- python train.py"
     subprocess.run(["sh", "-c", f"{{ {command}; echo $? >code; }} {output}"], cwd=tmp_path, check=True, timeout=300)
@@ -57,12 +58,13 @@ def test_what_happens_to_the_output_ends_no_training(tmp_path: Path, output: str
 
 
 def test_a_terminal_that_goes_away_ends_no_training(tmp_path: Path) -> None:
-    wait = "import os, pathlib, time\nprint('ready', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('done')\npathlib.Path('done').touch()"
+    os.mkfifo(tmp_path / "go")
+    wait = "import pathlib\nprint('ready', flush=True)\nopen('go').read()\nprint('done')\npathlib.Path('done').touch()"
     (tmp_path / "train.py").write_text(wait)
     terminal = Terminal("run", "--local", "--nodes", "1", "--", "python", "train.py", folder=tmp_path)
     with terminal:
         terminal.read_until("ready")
         terminal.hang_up()
-        (tmp_path / "go").touch()
+        (tmp_path / "go").write_text("")  # opened by the program, too
         assert terminal.process.wait(timeout=300) == 0
     assert (tmp_path / "done").exists()

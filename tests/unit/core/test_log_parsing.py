@@ -8,8 +8,6 @@ from ddpjob_operator.core.failure.log_parsing import (
     is_out_of_memory,
     is_timeout,
     last_exception,
-    last_line,
-    worker_exit,
 )
 from ddpjob_operator.core.model import WorkerExit
 
@@ -147,24 +145,24 @@ def test_only_the_loss_of_another_rank_is_an_echo(error, expected) -> None:
     ("code", "expected"), [("7", WorkerExit(code=7, signal=None)), ("-9", WorkerExit(code=137, signal=9))]
 )
 def test_the_exit_of_the_worker_is_read_from_torchruns_table(code, expected) -> None:
-    assert worker_exit(TORCHRUN.format(code=code)) == expected
+    assert end_of_log(TORCHRUN.format(code=code)).worker == expected
 
 
 @pytest.mark.parametrize("text", [PLAIN, TORCHRUN.format(code="9" * 5000)])
 def test_a_log_without_a_readable_table_has_no_exit(text) -> None:
-    assert worker_exit(text) is None
+    assert end_of_log(text).worker is None
 
 
 def test_a_carriage_return_in_a_name_is_shown_as_bash_shows_it() -> None:
     """A script that Windows saved names files that do not exist; a progress bar ends a state with such a character."""
     assert (
-        last_line("10%\r20%\rsh: can't open file '/w/t.py\r': [Errno 2]\r\n")
+        end_of_log("10%\r20%\rsh: can't open file '/w/t.py\r': [Errno 2]\r\n").last_line
         == r"sh: can't open file '/w/t.py\r': [Errno 2]"
     )
 
 
 def test_the_last_line_is_the_last_that_is_not_blank() -> None:
-    assert last_line("first\nsh: train.py: not found\n\n  \n") == "sh: train.py: not found"
+    assert end_of_log("first\nsh: train.py: not found\n\n  \n").last_line == "sh: train.py: not found"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from ddpjob_operator.core.failure.log_parsing import (
     is_out_of_memory,
     is_timeout,
     last_exception,
-    last_line,
-    worker_exit,
 )
 from ddpjob_operator.core.failure.messages import end_message
 from ddpjob_operator.core.gang import gang_of
@@ -101,8 +99,7 @@ def _refused(text):
 PARSERS = {
     "latest_progress": latest_progress,
     "last_exception": last_exception,
-    "last_line": last_line,
-    "worker_exit": worker_exit,
+    "last_line": lambda text: end_of_log(text).last_line,
     "printable": printable,
     "visible": visible,
     "is_echo": is_echo,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.core.failure.log_parsing import worker_exit
+from ddpjob_operator.core.failure.log_parsing import end_of_log
 from ddpjob_ranks import contract
 
 
@@ -64,5 +64,5 @@ def test_ranks_that_end_at_the_same_moment_end_with_their_code():
 def test_under_torchrun_the_code_is_in_its_table():
     done = ended(*TORCHRUN, f"exit {contract.EXIT_HUNG}")
     assert done.returncode == 1, "torchrun makes 1 of every failure"
-    found = worker_exit(done.stderr)
+    found = end_of_log(done.stderr).worker
     assert found.code == contract.EXIT_HUNG

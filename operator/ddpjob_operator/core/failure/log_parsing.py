@@ -177,16 +177,6 @@ def last_exception(text: str) -> str:
     return end_of_log(text).exception
 
 
-def worker_exit(text: str) -> WorkerExit | None:
-    """The failing worker of torchrun's table that is the cause; None where the text holds no table."""
-    return end_of_log(text).worker
-
-
-def last_line(text: str) -> str:
-    """The last line that a program printed with something visible on it; empty for silent programs."""
-    return end_of_log(text).last_line
-
-
 def _before_torchruns_own(lines: Sequence[str]) -> list[str]:
     """What the program printed before torchrun's traceback and table, without the lines that launchers log."""
     own = next((at for at, line in enumerate(lines) if line.startswith((_CHILD_FAILED, _ROOT_CAUSE))), None)

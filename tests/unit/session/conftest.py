@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -23,11 +22,10 @@ def stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(run, "StopRequest", lambda: asked)
 
     monkeypatch.setattr(ending, "leave", sys.exit)
-    with mock.patch.dict(os.environ):  # a session sets the variables of its rank
-        for name in VARIABLES:
-            os.environ.pop(name, None)
-        os.environ[contract.DDPJOB_CHECKPOINT_DIR] = str(tmp_path)
-        yield asked
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+    os.environ[contract.DDPJOB_CHECKPOINT_DIR] = str(tmp_path)
+    yield asked
     if torch.distributed.is_initialized():  # after a failure
         torch.distributed.destroy_process_group()
 
